@@ -13,6 +13,14 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND RT_SANITIZE)
   target_compile_options(rt_warnings INTERFACE -Wno-maybe-uninitialized -Wno-tsan)
 endif()
 
+if(RT_BUILD_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "RT_BUILD_FUZZERS needs clang (libFuzzer), got ${CMAKE_CXX_COMPILER_ID}: use the preset `fuzz`")
+  endif()
+  # Coverage counters in our libraries too, so that the fuzzer sees into the parsers.
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 if(RT_SANITIZE)
   add_compile_options(-fsanitize=${RT_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${RT_SANITIZE})
@@ -56,6 +64,19 @@ function(rt_test name)
   if(ARG_SERIAL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
   endif()
+endfunction()
+
+# rt_fuzz(NAME SOURCES a_fuzz.cc ... [LINKS x y]): a libFuzzer binary, built by preset `fuzz` (clang, -DRT_BUILD_FUZZERS=ON); run it as
+# build/fuzz/bin/NAME CORPUS_FOLDER -max_total_time=60.
+function(rt_fuzz name)
+  if(NOT RT_BUILD_FUZZERS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINKS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/plugin_sdk/include)
+  target_link_libraries(${name} PRIVATE ${ARG_LINKS} rt_warnings)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
 endfunction()
 
 # rt_bench(NAME SOURCES a_bench.cc ... [LINKS x y]): a Google Benchmark binary, built with -DRT_BUILD_BENCHES=ON.
