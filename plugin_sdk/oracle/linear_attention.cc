@@ -63,8 +63,9 @@ void ChunkOfHead(const Head& h, int64_t begin, int64_t end, double* state, doubl
       double lower = 0;
       for (int64_t c = 0; c < dk; ++c) {
         decay[c] += h.G(j + 1, c);
-        lower += h.Beta(i) * h.K(i)[c] * h.K(j)[c] * std::exp(decay[c]);
-        attention[j - begin] += h.Q(i)[c] * h.K(j)[c] * std::exp(decay[c]);
+        const double decayed_k = std::exp(decay[c]) * h.K(j)[c];
+        lower += h.Beta(i) * h.K(i)[c] * decayed_k;
+        attention[j - begin] += h.Q(i)[c] * decayed_k;
       }
       for (int64_t v = 0; v < dv; ++v) corrected[v] -= lower * u[j - begin][v];
     }
@@ -79,10 +80,12 @@ void ChunkOfHead(const Head& h, int64_t begin, int64_t end, double* state, doubl
   }
   for (int64_t c = 0; c < dk; ++c) {
     double* row = &state[c * dv];
-    for (int64_t v = 0; v < dv; ++v) row[v] *= std::exp(decay_all[c]);
+    const double kept = std::exp(decay_all[c]);
+    for (int64_t v = 0; v < dv; ++v) row[v] *= kept;
     double decay = 0;  // sum of g over j+1 .. end-1
     for (int64_t j = end - 1; j >= begin; decay += h.G(j, c), --j) {
-      for (int64_t v = 0; v < dv; ++v) row[v] += std::exp(decay) * h.K(j)[c] * u[j - begin][v];
+      const double decayed_k = std::exp(decay) * h.K(j)[c];
+      for (int64_t v = 0; v < dv; ++v) row[v] += decayed_k * u[j - begin][v];
     }
   }
 }
