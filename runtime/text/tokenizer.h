@@ -55,7 +55,7 @@ class Tokenizer {
   int32_t id_limit() const;
   const std::vector<AddedToken>& added_tokens() const;
 
-  // Ids that the file's post-processor puts before and after a text (TemplateProcessing); empty for the Qwen family.
+  // Ids that the file's post-processor puts before and after a text (TemplateProcessing); empty without one.
   // Chat templates write them themselves, so Encode does not add them.
   const std::vector<int32_t>& prefix_ids() const;
   const std::vector<int32_t>& suffix_ids() const;
