@@ -1,0 +1,74 @@
+// The token-recurrent form: one panel of 16 value channels stays in L1 (8 KB of fp32 at Dk = 128) for all tokens of a block.
+#pragma once
+
+#include "kernels/gated_delta/delta_gates.h"
+
+namespace rt::kernels::RT_ISA_NS {
+
+// Independent sums per dot product. AVX-512: 4 + 4 hide the FMA latency; AVX2 has registers for 2 + 2 of two ymm each.
+constexpr int kRecurrentSums = RT_ISA_AVX512BF16 ? 4 : 2;
+
+// Shared by the heads of a group: k_i . q_i, which turns S_t^T q into exp(g) S^T q + (k . q) u, so both dot products read the old state.
+inline void KeyDotQuery(const DeltaScratch& s, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    F32x16 sum = Zero();
+    for (int64_t d = 0; d < s.key_stride; d += kLanes) {
+      sum = Fma(Load(s.keys + i * s.key_stride + d), Load(s.queries + i * s.key_stride + d), sum);
+    }
+    s.key_dot_query[i] = ReduceAdd(sum);
+  }
+}
+
+// One token on one panel: state [Dk][16] of type From is read, written as type To (which may be the same memory). `ahead` is the next
+// panel's memory: its lines are asked for while this panel's second pass runs out of L1, so that a cold state streams without a gap.
+template <class From, class To>
+RT_SIMD void RecurrentStep(const From* from, To* to, int64_t key_dim, const float* key, const float* query, float key_dot_query, float decay,
+                           float beta, float* value, const char* ahead) {
+  F32x16 by_key[kRecurrentSums], by_query[kRecurrentSums];
+  for (int j = 0; j < kRecurrentSums; ++j) by_key[j] = by_query[j] = Zero();
+  int64_t d = 0;
+  for (; d + kRecurrentSums <= key_dim; d += kRecurrentSums) {
+    for (int j = 0; j < kRecurrentSums; ++j) {
+      const F32x16 row = Load(from + (d + j) * kLanes);
+      by_key[j] = Fma(Set1(key[d + j]), row, by_key[j]);
+      by_query[j] = Fma(Set1(query[d + j]), row, by_query[j]);
+    }
+  }
+  for (; d < key_dim; ++d) {
+    const F32x16 row = Load(from + d * kLanes);
+    by_key[0] = Fma(Set1(key[d]), row, by_key[0]);
+    by_query[0] = Fma(Set1(query[d]), row, by_query[0]);
+  }
+  for (int width = kRecurrentSums / 2; width > 0; width /= 2) {
+    for (int j = 0; j < width; ++j) {
+      by_key[j] = by_key[j] + by_key[j + width];
+      by_query[j] = by_query[j] + by_query[j + width];
+    }
+  }
+  const F32x16 scale = Set1(decay);
+  const F32x16 u = Set1(beta) * Fnma(scale, by_key[0], Load(value));
+  Store(Fma(Set1(key_dot_query), u, scale * by_query[0]), value);
+  constexpr int64_t kRowBytes = kLanes * static_cast<int64_t>(sizeof(From));
+  for (d = 0; d < key_dim; ++d) {
+    Store(Fma(Set1(key[d]), u, scale * Load(from + d * kLanes)), to + d * kLanes);
+    if (ahead != nullptr) PrefetchForWrite(ahead + d * kRowBytes);
+  }
+}
+
+// Tokens [0, n) on one panel. The first token reads the stored state (or zeros), the last one writes it; between them it lives in fp32 in
+// `panel` [Dk][16], so a narrow state is rounded once. Pass From = To = float and panel = state when there is nothing to narrow.
+template <class StateT>
+void RecurrentPanel(const DeltaScratch& s, int64_t key_dim, int64_t n, bool fresh, StateT* state, float* panel, float* values,
+                    const char* ahead) {
+  if (fresh) std::memset(static_cast<void*>(state), 0, static_cast<size_t>(key_dim) * kLanes * sizeof(StateT));
+  const auto step = [&](const auto* from, auto* to, int64_t i) {
+    RecurrentStep(from, to, key_dim, s.keys + i * s.key_stride, s.queries + i * s.key_stride, s.key_dot_query[i], s.exp_g[i], s.beta[i],
+                  values + i * s.value_stride, i + 1 == n ? ahead : nullptr);
+  };
+  if (n == 1) return step(state, state, 0);
+  step(state, panel, 0);
+  for (int64_t i = 1; i + 1 < n; ++i) step(panel, panel, i);
+  step(panel, state, n - 1);
+}
+
+}  // namespace rt::kernels::RT_ISA_NS

@@ -1,0 +1,5 @@
+#include "kernels/gated_delta/gated_delta_impl.h"
+
+namespace rt::kernels {
+const GatedDeltaKernels& GatedDeltaAvx512Bf16() { return GatedDeltaTable(); }
+}  // namespace rt::kernels
