@@ -35,7 +35,9 @@ struct Range {
   int64_t begin;
   int64_t end;
 };
-inline Range StaticRange(int64_t n, int thread, int num_threads) {
+// Forced inline: this header is included at every ISA level, and one level's weak copy must not serve
+// another.
+inline __attribute__((always_inline)) Range StaticRange(int64_t n, int thread, int num_threads) {
   const int64_t base = n / num_threads;
   const int64_t rest = n % num_threads;
   const int64_t begin = thread * base + (thread < rest ? thread : rest);
