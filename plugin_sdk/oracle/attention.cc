@@ -9,13 +9,14 @@ namespace {
 // One query head against `num_keys` keys; key(s), value(s) give the row [d] of token s. out [d] is
 // overwritten.
 template <typename KeyRow, typename ValueRow>
-void AttendOne(int64_t head_dim, int64_t num_keys, const double* q, KeyRow key, ValueRow value, double* out) {
+void AttendOne(int64_t head_dim, double scale, int64_t num_keys, const double* q, KeyRow key, ValueRow value,
+               double* out) {
   Values weight(num_keys);
   double largest = -std::numeric_limits<double>::infinity();
   for (int64_t s = 0; s < num_keys; ++s) {
     double score = 0;
     for (int64_t i = 0; i < head_dim; ++i) score += q[i] * key(s)[i];
-    weight[s] = score / std::sqrt(static_cast<double>(head_dim));
+    weight[s] = score * scale;
     largest = std::max(largest, weight[s]);
   }
   double total = 0;
@@ -24,6 +25,10 @@ void AttendOne(int64_t head_dim, int64_t num_keys, const double* q, KeyRow key, 
   for (int64_t s = 0; s < num_keys; ++s) {
     for (int64_t i = 0; i < head_dim; ++i) out[i] += weight[s] / total * value(s)[i];
   }
+}
+
+double ScaleOf(const AttentionShape& s) {
+  return s.scale != 0.0 ? s.scale : 1.0 / std::sqrt(static_cast<double>(s.head_dim));
 }
 
 int64_t PoolSize(const PagedShape& s) {
@@ -91,7 +96,7 @@ Values CausalAttention(const AttentionShape& s, View q, View k, View v) {
       const int64_t at = t * q_width + h * s.head_dim;
       auto key = [&](int64_t token) { return &k[token * kv_width + kv_head * s.head_dim]; };
       auto value = [&](int64_t token) { return &v[token * kv_width + kv_head * s.head_dim]; };
-      AttendOne(s.head_dim, num_keys - num_tokens + t + 1, &q[at], key, value, &out[at]);
+      AttendOne(s.head_dim, ScaleOf(s), num_keys - num_tokens + t + 1, &q[at], key, value, &out[at]);
     }
   }
   return out;
@@ -126,7 +131,7 @@ Values PagedCausalAttention(const PagedShape& s, std::span<const int32_t> block_
       const int64_t at = t * q_width + h * dim;
       auto key = [&](int64_t token) { return &key_pool[PoolRow(s, block_table, token, kv_head)]; };
       auto value = [&](int64_t token) { return &value_pool[PoolRow(s, block_table, token, kv_head)]; };
-      AttendOne(dim, context_len + t + 1, &q[at], key, value, &out[at]);
+      AttendOne(dim, ScaleOf(s.heads), context_len + t + 1, &q[at], key, value, &out[at]);
     }
   }
   return out;

@@ -26,9 +26,10 @@ struct AttentionShape {
   int64_t num_q_heads;
   int64_t num_kv_heads;
   int64_t head_dim;
+  double scale = 0.0;  // of q k^T; 0 = 1 / sqrt(head_dim)
 };
 
-// softmax(q k^T / sqrt(d)) v with causal mask: query t sees the keys 0 .. S - T + t (Vaswani et al. 2017, eq.
+// softmax(scale q k^T) v with causal mask: query t sees the keys 0 .. S - T + t (Vaswani et al. 2017, eq.
 // 1). q [T, Nq, d]; k, v [S, Nkv, d], S >= T -> o [T, Nq, d].
 Values CausalAttention(const AttentionShape& shape, View q, View k, View v);
 

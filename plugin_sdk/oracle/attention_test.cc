@@ -58,6 +58,12 @@ TEST(OracleAttention, ScoresAreScaledByTheRootOfHeadDim) {
   ExpectClose(View(o).subspan(4), Values{7, 7, 7, 7}, kExact);
 }
 
+TEST(OracleAttention, AnExplicitScaleReplacesTheDefault) {
+  // Score log(3) * 1 * scale 1: weights 1/4 and 3/4, whatever the width.
+  const Values q{0, 0, 0, 0, 1, 0, 0, 0}, k{0, 0, 0, 0, std::log(3.0), 0, 0, 0}, v{4, 4, 4, 4, 8, 8, 8, 8};
+  ExpectClose(View(CausalAttention({1, 1, 4, 1.0}, q, k, v)).subspan(4), Values{7, 7, 7, 7}, kExact);
+}
+
 TEST(OracleAttention, ConsecutiveQueryHeadsShareAKeyValueHead) {
   const AttentionShape shape{4, 2, 3};
   const Values o = CausalAttention(shape, Random(12, 1), Random(6, 2), Values{1, 1, 1, 2, 2, 2});
