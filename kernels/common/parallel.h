@@ -59,6 +59,19 @@ void ParallelFor(const Parallel& parallel, int64_t n, F&& body) {
   });
 }
 
+// ParallelFor for items of `cost` elements each: work below kMinParallelCost elements stays on the caller,
+// where it is done before another thread would have woken up.
+constexpr int64_t kMinParallelCost = 16384;
+template <class F>
+void ParallelForCost(const Parallel& parallel, int64_t n, int64_t cost, F&& body) {
+  if (n <= 0) return;
+  if (n * cost < kMinParallelCost) {
+    body(int64_t{0}, n, 0);
+    return;
+  }
+  ParallelFor(parallel, n, body);
+}
+
 // Runs on the calling thread alone.
 inline Parallel SerialParallel() {
   return {1, nullptr, [](void*, void (*fn)(void*, int, int), void* arg) { fn(arg, 0, 1); }};

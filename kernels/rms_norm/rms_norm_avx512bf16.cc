@@ -1,0 +1,5 @@
+#include "kernels/rms_norm/rms_norm_impl.h"
+
+namespace rt::kernels {
+const RmsNormKernels& RmsNormAvx512Bf16() { return kRmsNormKernels; }
+}  // namespace rt::kernels
