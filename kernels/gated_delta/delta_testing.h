@@ -72,6 +72,7 @@ class TestStatePool {
     const int64_t at = TestMatrix::kBorder + slot * bytes;
     return std::memcmp(memory_.bytes().data() + at, other.memory_.bytes().data() + at, static_cast<size_t>(bytes)) == 0;
   }
+  DType dtype() const { return dtype_; }
   DeltaState view() { return {memory_.data(), slot_stride_bytes(), dtype_}; }
   bool BordersIntact() const { return memory_.BordersIntact(); }
   const std::vector<unsigned char>& bytes() const { return memory_.bytes(); }

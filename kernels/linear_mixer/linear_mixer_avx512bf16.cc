@@ -1,0 +1,5 @@
+#include "kernels/linear_mixer/linear_mixer_impl.h"
+
+namespace rt::kernels {
+const LinearMixerKernels& LinearMixerAvx512Bf16() { return LinearMixerTable(); }
+}  // namespace rt::kernels
