@@ -93,3 +93,31 @@ function(rt_bench name)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/plugin_sdk/include)
   target_link_libraries(${name} PRIVATE ${ARG_LINKS} rt_warnings benchmark::benchmark_main Threads::Threads)
 endfunction()
+
+# rt_plugin(NAME SOURCES plugin.cc [LINKS x y]): shared library librt_<name>.so in <build>/plugins that exports the entry point alone.
+# Build-time rules of the ABI: hidden symbols, no unique symbols, everything resolved at link time, never unloaded.
+function(rt_plugin name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINKS" ${ARGN})
+  add_library(rt_plugin_${name} SHARED ${ARG_SOURCES})
+  set_target_properties(rt_plugin_${name} PROPERTIES OUTPUT_NAME rt_${name} LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/plugins)
+  target_include_directories(rt_plugin_${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/plugin_sdk/include)
+  target_compile_options(rt_plugin_${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>)
+  target_link_libraries(rt_plugin_${name} PRIVATE rt_warnings ${ARG_LINKS})
+  target_link_options(rt_plugin_${name} PRIVATE
+    -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/plugin.map -Wl,--exclude-libs,ALL -Wl,-z,now,-z,relro,-z,nodelete)
+  set_target_properties(rt_plugin_${name} PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/plugin.map)
+  if(NOT RT_SANITIZE)
+    target_link_options(rt_plugin_${name} PRIVATE -Wl,-z,defs)  # sanitizer runtimes resolve in the host
+  endif()
+  set_property(GLOBAL APPEND PROPERTY RT_PLUGIN_TARGETS rt_plugin_${name})
+  install(TARGETS rt_plugin_${name} LIBRARY DESTINATION lib/deltart/plugins)
+endfunction()
+
+# rt_architectures(FAMILY a.yaml ...): makes architecture files findable beside the binaries and installs them.
+function(rt_architectures family)
+  foreach(file IN LISTS ARGN)
+    get_filename_component(base ${file} NAME)
+    configure_file(${file} ${CMAKE_BINARY_DIR}/share/deltart/arch/${family}/${base} COPYONLY)
+    install(FILES ${file} DESTINATION share/deltart/arch/${family})
+  endforeach()
+endfunction()

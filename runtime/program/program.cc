@@ -216,7 +216,9 @@ struct ProgramRecorder::Calls {
       if (which == RT_OUTPUT_LOGITS) {
         r.program_.logits = value;
       } else if (which == RT_OUTPUT_HIDDEN) {
+        if (r.program_.ops.empty()) return {Code::kInvalidArgument, "program output: a hidden state before the first op"};
         r.program_.hidden[index] = value;
+        r.program_.ops.back().completes_layer = static_cast<int32_t>(index);
       } else {
         return {Code::kInvalidArgument, "program output: unknown kind " + std::to_string(which)};
       }
@@ -339,6 +341,7 @@ Result<std::vector<ProgramOp>> ExpandPieces(Program* program, const ProgramOp& o
     for (const auto& ref : piece.caches) out.caches.push_back(resolve(ref));
     pieces.push_back(std::move(out));
   }
+  if (!pieces.empty()) pieces.back().completes_layer = op.completes_layer;
   return pieces;
 }
 

@@ -58,6 +58,8 @@ struct ProgramOp {
   std::string label;
   std::vector<uint32_t> inputs, weights, outputs, caches;  // ids; kNoId = absent optional
   std::vector<std::byte> attrs;
+  // Decoder layer whose output is complete in Program::hidden once this op has run; -1 = none.
+  int32_t completes_layer = -1;
 };
 
 struct Program {
@@ -66,7 +68,7 @@ struct Program {
   std::vector<ProgramCache> caches;
   std::vector<ProgramOp> ops;  // in execution order
   uint32_t logits = kNoId;
-  std::map<uint32_t, uint32_t> hidden;  // decoder layer -> value
+  std::map<uint32_t, uint32_t> hidden;  // decoder layer -> value; holds it right after the op that completes the layer
   rt_model_info info = {};
   std::vector<std::string> skip;   // globs of checkpoint tensors outside this program
   std::vector<std::string> notes;

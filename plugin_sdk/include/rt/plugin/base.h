@@ -80,7 +80,7 @@ RT_STATIC_ASSERT(sizeof(rt_manifest) == 40 + 64 + 64 + 32 + 128, "rt_manifest la
 
 /* Puts the manifest into the file. NAME, VENDOR, VERSION, TARGETS are string literals. */
 #define RT_PLUGIN_MANIFEST(KINDS, NAME, VENDOR, VERSION, TARGETS)                                                   \
-  __attribute__((section(RT_MANIFEST_SECTION), used, visibility("hidden"))) const rt_manifest rt_plugin_manifest = { \
+  __attribute__((section(RT_MANIFEST_SECTION), used)) static const rt_manifest rt_plugin_manifest = { \
       RT_MANIFEST_MAGIC, sizeof(rt_manifest), RT_ABI_MAJOR, RT_ABI_MINOR, 0u,      RT_ABI_DRAFT, (KINDS),           \
       RT_PLUGIN_SANITIZER_, 0u,               NAME,         VENDOR,       VERSION, TARGETS}
 

@@ -18,7 +18,7 @@ enum { RT_VALUE_ACT = 0 /* the compute dtype */, RT_VALUE_F32 = 1, RT_VALUE_I32 
 /* Values every program starts from; ids are handed out by the builder's `input`. */
 enum { RT_INPUT_TOKEN_IDS = 1 /* [T] i32 */, RT_INPUT_SAMPLED_ROWS = 2 /* [R] i32, token index of each sampled row */ };
 /* Values a program may publish. */
-enum { RT_OUTPUT_LOGITS = 1 /* [R,V] f32 */, RT_OUTPUT_HIDDEN = 2 /* [T,H] residual after decoder layer `index`; for tests and drafts */ };
+enum { RT_OUTPUT_LOGITS = 1 /* [R,V] f32 */, RT_OUTPUT_HIDDEN = 2 /* [T,H] residual after decoder layer `index`, complete after the op recorded last; for tests and drafts */ };
 
 typedef struct rt_value_desc {
   uint32_t struct_size;

@@ -15,7 +15,7 @@
  * linear            x[T,K] act                         w[N,K] act                   -                 y[T,N] act|f32
  * silu_mul          gate[T,I] up[T,I] act              -                            -                 y[T,I] act
  * gated_mlp *       x[T,H] act                         gate[I,H] up[I,H] down[H,I]  -                 y[T,H] act
- * gather_rows       x[T,H] res, rows[R]                -                            -                 y[R,H] res
+ * gather_rows       x[T,H] res|act, rows[R]            -                            -                 y[R,H] as x
  * linear_mixer *    qkv[T,C] z[T,Hv*Dv] b[T,Hv] a[T,Hv] conv[C,1,W] f32, A_log[Hv] f32, dt_bias[Hv] f32, norm[Dv] f32
  *                                                                                   conv, recurrent   y[T,Hv*Dv] act
  * causal_conv1d     x[T,C] act                         conv[C,1,W] f32              conv              u[T,C] act
