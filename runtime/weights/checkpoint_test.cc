@@ -1,6 +1,7 @@
 #include "runtime/weights/checkpoint.h"
 
 #include "runtime/weights/checkpoint_fixture.h"
+#include "runtime/weights/safetensors.h"
 
 #include <gtest/gtest.h>
 
@@ -200,6 +201,31 @@ TEST_P(BadCheckpointTest, IsRefusedWithItsMessage) {
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, BadCheckpointTest, testing::ValuesIn(kBad),
                          [](const auto& info) { return std::string(info.param.name); });
+
+std::span<const std::byte> AsBytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+TEST(SafetensorsHeader, EveryProperPrefixOfAFileIsRefused) {
+  const std::string file = SafetensorsFile({CountingTensor("a", {2, 3}), CountingTensor("b", {4})});
+  ASSERT_TRUE(ParseSafetensorsHeader(AsBytes(file), "f").ok());
+  for (size_t size = 0; size < file.size(); ++size) {
+    EXPECT_EQ(ParseSafetensorsHeader(AsBytes(file.substr(0, size)), "f").status().code(), Code::kDataLoss) << size << " bytes";
+  }
+}
+
+// Each header byte replaced by each value: an error or a header whose ranges lie in the file; the sanitizers watch the rest.
+TEST(SafetensorsHeader, NoSingleWrongByteLeadsOutsideTheFile) {
+  const std::string good = SafetensorsFile({CountingTensor("a", {2}), CountingTensor("b", {})});
+  const size_t header_end = good.size() - 12;
+  for (size_t at = 0; at < header_end; ++at) {
+    for (int value = 0; value < 256; ++value) {
+      std::string file = good;
+      file[at] = static_cast<char>(value);
+      const auto header = ParseSafetensorsHeader(AsBytes(file), "f");
+      if (!header.ok()) continue;
+      for (const TensorEntry& t : header->tensors) ASSERT_TRUE(t.begin <= t.end && t.end <= file.size()) << "byte " << at << " = " << value;
+    }
+  }
+}
 
 TEST(Checkpoint, AbsentFolderIsNamed) {
   const auto opened = Checkpoint::Open("/nonexistent/model");

@@ -45,9 +45,9 @@ std::vector<Chunk> MakeChunks(const LoadPlan& plan) {
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   const auto place = [&](size_t i) {
     const CheckpointTensor* source = plan.items()[i].source;
-    return source ? std::pair(source->file, source->data.data()) : std::pair<size_t, const std::byte*>(0, nullptr);
+    return source ? std::tuple(source->file, source->data.data(), i) : std::tuple(size_t{0}, static_cast<const std::byte*>(nullptr), i);
   };
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
   std::vector<Chunk> chunks;
   for (const size_t i : order) {
     const LoadPlan::Item& item = plan.items()[i];
