@@ -20,13 +20,15 @@ std::string Text(const fs::path& path) { return path.filename().string(); }
 
 // "model-00001-of-00002.safetensors"
 bool LooksLikeShard(const std::string& name) {
-  return name.starts_with("model-") && name.find("-of-") != std::string::npos && name.ends_with(".safetensors");
+  return name.starts_with("model-") && name.find("-of-") != std::string::npos &&
+         name.ends_with(".safetensors");
 }
 
 std::vector<std::string> FileNames(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) names.push_back(Text(it->path()));
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    names.push_back(Text(it->path()));
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -34,7 +36,8 @@ std::vector<std::string> FileNames(const fs::path& folder) {
 std::string Join(const std::vector<std::string>& names) {
   std::string text;
   for (size_t i = 0; i < names.size() && i < ErrorList::kMaxListed; ++i) text += (i ? ", " : "") + names[i];
-  if (names.size() > ErrorList::kMaxListed) text += " and " + std::to_string(names.size() - ErrorList::kMaxListed) + " more";
+  if (names.size() > ErrorList::kMaxListed)
+    text += " and " + std::to_string(names.size() - ErrorList::kMaxListed) + " more";
   return text;
 }
 
@@ -47,7 +50,8 @@ Status NothingToOpen(const fs::path& folder) {
   }
   const std::string where = folder.string() + ": ";
   if (!shards.empty()) {
-    return {Code::kDataLoss, where + "incomplete checkpoint: " + kIndexFileName + " is absent beside " + Join(shards)};
+    return {Code::kDataLoss,
+            where + "incomplete checkpoint: " + kIndexFileName + " is absent beside " + Join(shards)};
   }
   std::string text = where + "expected " + kSingleFileName + " or " + kIndexFileName + ", found neither";
   if (!others.empty()) text += " (" + Join(others) + ": this format is not read)";
@@ -55,7 +59,8 @@ Status NothingToOpen(const fs::path& folder) {
 }
 
 bool IsPlainShardName(const std::string& name) {
-  return name.ends_with(".safetensors") && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+  return name.ends_with(".safetensors") && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
 }
 
 }  // namespace
@@ -63,30 +68,36 @@ bool IsPlainShardName(const std::string& name) {
 Result<CheckpointIndex> ParseCheckpointIndex(std::string_view text, std::string_view label_view) {
   const std::string label(label_view);
   if (text.size() > kMaxIndexBytes) {
-    return {Code::kDataLoss, label + ": " + std::to_string(text.size()) + " bytes, expected at most " + std::to_string(kMaxIndexBytes)};
+    return {Code::kDataLoss, label + ": " + std::to_string(text.size()) + " bytes, expected at most " +
+                                 std::to_string(kMaxIndexBytes)};
   }
   RT_ASSIGN_OR_RETURN(const json root, ParseStrictJson(text, kIndexDepth, label));
   if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object()) {
-    return {Code::kDataLoss, label + ": expected an object with `weight_map`, an object of tensor name to file name"};
+    return {Code::kDataLoss,
+            label + ": expected an object with `weight_map`, an object of tensor name to file name"};
   }
   CheckpointIndex index;
   for (const auto& [name, file] : root["weight_map"].items()) {
     if (!file.is_string() || !IsPlainShardName(file.get_ref<const std::string&>())) {
-      return {Code::kDataLoss, label + ": tensor " + name + ": expected a *.safetensors file name without folders, got " + file.dump()};
+      return {Code::kDataLoss, label + ": tensor " + name +
+                                   ": expected a *.safetensors file name without folders, got " +
+                                   file.dump()};
     }
     index.file_of.emplace(name, file.get<std::string>());
   }
   if (index.file_of.empty()) return {Code::kDataLoss, label + ": weight_map is empty"};
   if (root.contains("metadata") && root["metadata"].is_object()) {
     const auto size = root["metadata"].find("total_size");
-    if (size != root["metadata"].end() && size->is_number_unsigned()) index.total_size = size->get<uint64_t>();
+    if (size != root["metadata"].end() && size->is_number_unsigned())
+      index.total_size = size->get<uint64_t>();
   }
   return index;
 }
 
 Result<Checkpoint> Checkpoint::Open(const fs::path& folder) {
   std::error_code error;
-  if (!fs::is_directory(folder, error)) return {Code::kNotFound, folder.string() + ": expected a model folder, found none"};
+  if (!fs::is_directory(folder, error))
+    return {Code::kNotFound, folder.string() + ": expected a model folder, found none"};
   Checkpoint checkpoint(folder);
   if (fs::exists(folder / kIndexFileName, error)) {
     RT_RETURN_IF_ERROR(checkpoint.OpenIndexed().Annotate(folder.string()));
@@ -114,12 +125,15 @@ Status Checkpoint::OpenIndexed() {
     if ((name == kSingleFileName || LooksLikeShard(name)) && !shards.contains(name)) unnamed.push_back(name);
   }
   if (!unnamed.empty()) {
-    return {Code::kDataLoss, std::string(kIndexFileName) + " names " + Join({shards.begin(), shards.end()}) + " but not " +
-                                 Join(unnamed) + " beside it: index or file is stale, remove the wrong one"};
+    return {Code::kDataLoss, std::string(kIndexFileName) + " names " + Join({shards.begin(), shards.end()}) +
+                                 " but not " + Join(unnamed) +
+                                 " beside it: index or file is stale, remove the wrong one"};
   }
   if (!absent.empty()) {
-    return {Code::kDataLoss, "incomplete checkpoint: " + std::to_string(absent.size()) + " of " + std::to_string(shards.size()) +
-                                 (shards.size() == 1 ? " shard absent: " : " shards absent: ") + Join(absent)};
+    return {Code::kDataLoss, "incomplete checkpoint: " + std::to_string(absent.size()) + " of " +
+                                 std::to_string(shards.size()) +
+                                 (shards.size() == 1 ? " shard absent: " : " shards absent: ") +
+                                 Join(absent)};
   }
   RT_RETURN_IF_ERROR(OpenFiles({shards.begin(), shards.end()}));
   RT_RETURN_IF_ERROR(CheckAgainstIndex(index));
@@ -153,8 +167,9 @@ Status Checkpoint::OpenFiles(const std::vector<std::string>& names) {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const auto [it, inserted] = by_name_.emplace(tensors_[i].name, i);
     if (inserted) continue;
-    errors.Add(Code::kDataLoss, "tensor " + tensors_[i].name + " lies in both " + Text(files_[tensors_[it->second].file].path()) +
-                                    " and " + Text(files_[tensors_[i].file].path()));
+    errors.Add(Code::kDataLoss, "tensor " + tensors_[i].name + " lies in both " +
+                                    Text(files_[tensors_[it->second].file].path()) + " and " +
+                                    Text(files_[tensors_[i].file].path()));
   }
   if (errors.empty() && tensors_.empty()) errors.Add(Code::kDataLoss, Join(names) + ": holds no tensor");
   return errors.ToStatus();
@@ -171,8 +186,8 @@ Status Checkpoint::CheckAgainstIndex(const CheckpointIndex& index) const {
   }
   for (const CheckpointTensor& tensor : tensors_) {
     if (index.file_of.contains(tensor.name)) continue;
-    errors.Add(Code::kDataLoss, Text(files_[tensor.file].path()) + " holds tensor " + tensor.name + ", which " + kIndexFileName +
-                                    " does not name");
+    errors.Add(Code::kDataLoss, Text(files_[tensor.file].path()) + " holds tensor " + tensor.name +
+                                    ", which " + kIndexFileName + " does not name");
   }
   return errors.ToStatus();
 }

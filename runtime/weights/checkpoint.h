@@ -28,11 +28,13 @@ struct CheckpointTensor {
   size_t file = 0;                  // Checkpoint::file(file)
 };
 
-// Holds the mappings; move-only, immutable, readable from any thread. The files must not change while it lives (mapped_file.h).
+// Holds the mappings; move-only, immutable, readable from any thread. The files must not change while it
+// lives (mapped_file.h).
 class Checkpoint {
  public:
-  // Reads the index and every header, no tensor data. One Status names every finding: absent shards ("incomplete checkpoint: 1 of 2
-  // shards absent"), short or overlong files, broken headers, and any disagreement of index, shards and headers.
+  // Reads the index and every header, no tensor data. One Status names every finding: absent shards
+  // ("incomplete checkpoint: 1 of 2 shards absent"), short or overlong files, broken headers, and any
+  // disagreement of index, shards and headers.
   static Result<Checkpoint> Open(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return folder_; }

@@ -4,8 +4,8 @@
 #include "runtime/weights/dtype.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #include <cstring>
 #include <filesystem>
@@ -22,7 +22,8 @@ struct FixtureTensor {
 };
 
 template <typename T>
-FixtureTensor MakeTensor(std::string name, DType dtype, std::vector<int64_t> shape, const std::vector<T>& values) {
+FixtureTensor MakeTensor(std::string name, DType dtype, std::vector<int64_t> shape,
+                         const std::vector<T>& values) {
   FixtureTensor tensor{std::move(name), dtype, std::move(shape), {}};
   tensor.bytes.resize(values.size() * sizeof(T));
   if (!values.empty()) std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
@@ -39,7 +40,8 @@ inline FixtureTensor CountingTensor(std::string name, std::vector<int64_t> shape
 // Length, header text as given, data as given.
 inline std::string RawFile(const std::string& header, const std::string& data) {
   std::string file;
-  for (int i = 0; i < 8; ++i) file.push_back(static_cast<char>((static_cast<uint64_t>(header.size()) >> (8 * i)) & 0xff));
+  for (int i = 0; i < 8; ++i)
+    file.push_back(static_cast<char>((static_cast<uint64_t>(header.size()) >> (8 * i)) & 0xff));
   return file + header + data;
 }
 
@@ -48,7 +50,9 @@ inline std::string SafetensorsFile(const std::vector<FixtureTensor>& tensors) {
   nlohmann::json header = {{"__metadata__", {{"format", "pt"}}}};
   std::string data;
   for (const FixtureTensor& t : tensors) {
-    header[t.name] = {{"dtype", NameOf(t.dtype)}, {"shape", t.shape}, {"data_offsets", {data.size(), data.size() + t.bytes.size()}}};
+    header[t.name] = {{"dtype", NameOf(t.dtype)},
+                      {"shape", t.shape},
+                      {"data_offsets", {data.size(), data.size() + t.bytes.size()}}};
     data.append(reinterpret_cast<const char*>(t.bytes.data()), t.bytes.size());
   }
   return RawFile(header.dump(), data);

@@ -30,11 +30,13 @@ void ExpectSame(double expected, float actual, uint32_t bits) {
 }
 
 TEST(DType, EveryBf16WidensExactly) {
-  for (uint32_t bits = 0; bits < 0x10000; ++bits) ExpectSame(DecodeFloat(bits, 8, 7), F32FromBf16(static_cast<uint16_t>(bits)), bits);
+  for (uint32_t bits = 0; bits < 0x10000; ++bits)
+    ExpectSame(DecodeFloat(bits, 8, 7), F32FromBf16(static_cast<uint16_t>(bits)), bits);
 }
 
 TEST(DType, EveryF16WidensExactly) {
-  for (uint32_t bits = 0; bits < 0x10000; ++bits) ExpectSame(DecodeFloat(bits, 5, 10), F32FromF16(static_cast<uint16_t>(bits)), bits);
+  for (uint32_t bits = 0; bits < 0x10000; ++bits)
+    ExpectSame(DecodeFloat(bits, 5, 10), F32FromF16(static_cast<uint16_t>(bits)), bits);
 }
 
 // Every bf16 value and, between it and the next one, the points around the middle where rounding turns.
@@ -86,7 +88,8 @@ TEST(DType, ArrayConversionEqualsTheScalarOneAtAnyAlignment) {
       std::memcpy(&got_wide, wide.data() + 1 + i * 4, 4);
       std::memcpy(&got_narrow, narrow.data() + 1 + i * 2, 2);
       ASSERT_EQ(got_wide, std::bit_cast<uint32_t>(expected)) << NameOf(from) << " bits " << i;
-      ASSERT_EQ(got_narrow, from == DType::kBf16 ? all[i] : Bf16FromF32(expected)) << NameOf(from) << " bits " << i;
+      ASSERT_EQ(got_narrow, from == DType::kBf16 ? all[i] : Bf16FromF32(expected))
+          << NameOf(from) << " bits " << i;
     }
   }
 }

@@ -1,4 +1,5 @@
-// Several findings as one Status: a broken checkpoint is described once and wholly, not one restart at a time.
+// Several findings as one Status: a broken checkpoint is described once and wholly, not one restart at a
+// time.
 #pragma once
 
 #include <rt/plugin/status.hpp>

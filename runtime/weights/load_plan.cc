@@ -16,26 +16,32 @@ std::string FileOf(const Checkpoint& checkpoint, const CheckpointTensor& tensor)
 
 std::string AcceptedText(const WeightRequest& request) {
   std::string text;
-  for (const DType dtype : request.accepted) text += (text.empty() ? "" : " or ") + std::string(NameOf(dtype));
+  for (const DType dtype : request.accepted)
+    text += (text.empty() ? "" : " or ") + std::string(NameOf(dtype));
   return text.empty() ? "a type that converts to " + std::string(NameOf(request.dtype)) : text;
 }
 
 bool Accepts(const WeightRequest& request, DType stored) {
   const auto& accepted = request.accepted;
-  if (!accepted.empty() && std::find(accepted.begin(), accepted.end(), stored) == accepted.end()) return false;
+  if (!accepted.empty() && std::find(accepted.begin(), accepted.end(), stored) == accepted.end())
+    return false;
   return CanConvert(stored, request.dtype);
 }
 
-void CheckTensor(const Checkpoint& checkpoint, const WeightRequest& request, const CheckpointTensor& tensor, ErrorList* errors) {
+void CheckTensor(const Checkpoint& checkpoint, const WeightRequest& request, const CheckpointTensor& tensor,
+                 ErrorList* errors) {
   const std::string where = "tensor " + tensor.name + " (" + FileOf(checkpoint, tensor) + ")";
   if (tensor.shape != request.shape) {
-    errors->Add(Code::kInvalidArgument,
-                where + ": expected shape " + ShapeText(request.shape) + ", found " + ShapeText(tensor.shape));
+    errors->Add(Code::kInvalidArgument, where + ": expected shape " + ShapeText(request.shape) + ", found " +
+                                            ShapeText(tensor.shape));
   }
   if (!Accepts(request, tensor.dtype)) {
-    errors->Add(Code::kInvalidArgument, where + ": expected " + AcceptedText(request) + ", found " + NameOf(tensor.dtype));
+    errors->Add(Code::kInvalidArgument,
+                where + ": expected " + AcceptedText(request) + ", found " + NameOf(tensor.dtype));
   } else if (request.finite != FiniteRule::kAny && !CanConvert(tensor.dtype, DType::kF32)) {
-    errors->Add(Code::kUnsupported, where + ": NaN and infinities are looked for in BF16, F16 and F32, found " + NameOf(tensor.dtype));
+    errors->Add(
+        Code::kUnsupported,
+        where + ": NaN and infinities are looked for in BF16, F16 and F32, found " + NameOf(tensor.dtype));
   }
 }
 
@@ -44,7 +50,8 @@ std::string Tensors(size_t count) { return std::to_string(count) + (count == 1 ?
 
 // The first pattern that fits, or null.
 const std::string* SkippedBy(const std::vector<std::string>& skip, const std::string& name) {
-  const auto it = std::find_if(skip.begin(), skip.end(), [&](const std::string& glob) { return GlobMatches(glob, name); });
+  const auto it = std::find_if(skip.begin(), skip.end(),
+                               [&](const std::string& glob) { return GlobMatches(glob, name); });
   return it == skip.end() ? nullptr : &*it;
 }
 
@@ -57,7 +64,8 @@ void ReportAbsent(const std::vector<std::string_view>& absent, ErrorList* errors
 
 // The nearest name is looked for among the absent ones first: a misspelt tensor then explains both findings.
 void ReportUnknown(const Checkpoint& checkpoint, const std::vector<const CheckpointTensor*>& unknown,
-                   const std::vector<std::string_view>& absent, const std::vector<std::string_view>& requested, ErrorList* errors) {
+                   const std::vector<std::string_view>& absent,
+                   const std::vector<std::string_view>& requested, ErrorList* errors) {
   if (unknown.empty()) return;
   ErrorList names;
   for (const CheckpointTensor* tensor : unknown) {
@@ -69,8 +77,9 @@ void ReportUnknown(const Checkpoint& checkpoint, const std::vector<const Checkpo
     }
     names.Add(Code::kInvalidArgument, text + ")");
   }
-  errors->Add(Code::kInvalidArgument, Tensors(unknown.size()) + " unknown, neither used by the model nor skipped by a pattern: " +
-                                          names.Text());
+  errors->Add(Code::kInvalidArgument,
+              Tensors(unknown.size()) +
+                  " unknown, neither used by the model nor skipped by a pattern: " + names.Text());
 }
 
 }  // namespace
@@ -82,7 +91,8 @@ Status LoadPlan::AddRequests(const std::vector<WeightRequest>& requests) {
   for (const WeightRequest& request : requests) {
     const auto [first, is_first] = first_of.emplace(request.name, &request);
     if (!is_first && first->second->shape != request.shape) {
-      errors.Add(Code::kInvalidArgument, "tensor " + request.name + ": requested as " + ShapeText(first->second->shape) + " and as " +
+      errors.Add(Code::kInvalidArgument, "tensor " + request.name + ": requested as " +
+                                             ShapeText(first->second->shape) + " and as " +
                                              ShapeText(request.shape));
     }
     const auto [item, is_new] = items.emplace(std::pair(request.name, request.dtype), items_.size());
@@ -95,9 +105,11 @@ Status LoadPlan::AddRequests(const std::vector<WeightRequest>& requests) {
     const auto elements = ElementCount(request.shape);
     const auto size = static_cast<uint64_t>(BitsOf(request.dtype));
     uint64_t bits = 0;
-    if (!elements || __builtin_mul_overflow(*elements, size, &bits) || bits % 8 != 0 || request.elements_per_head < 1) {
-      errors.Add(Code::kInvalidArgument, "tensor " + request.name + ": cannot be requested as " + NameOf(request.dtype) + " " +
-                                             ShapeText(request.shape) + " with " + std::to_string(request.elements_per_head) +
+    if (!elements || __builtin_mul_overflow(*elements, size, &bits) || bits % 8 != 0 ||
+        request.elements_per_head < 1) {
+      errors.Add(Code::kInvalidArgument, "tensor " + request.name + ": cannot be requested as " +
+                                             NameOf(request.dtype) + " " + ShapeText(request.shape) +
+                                             " with " + std::to_string(request.elements_per_head) +
                                              " elements per head");
     }
     items_.push_back({request, nullptr, elements.value_or(0), bits / 8});
@@ -112,12 +124,14 @@ Result<LoadPlan> LoadPlan::Random(uint64_t seed, const std::vector<WeightRequest
   RT_RETURN_IF_ERROR(plan.AddRequests(requests).Annotate("random weights"));
   for (const Item& item : plan.items_) {
     if (item.request.dtype == DType::kBf16 || item.request.dtype == DType::kF32) continue;
-    return {Code::kUnsupported, "random weights: tensor " + item.request.name + ": expected BF16 or F32, got " + NameOf(item.request.dtype)};
+    return {Code::kUnsupported, "random weights: tensor " + item.request.name +
+                                    ": expected BF16 or F32, got " + NameOf(item.request.dtype)};
   }
   return plan;
 }
 
-Result<LoadPlan> LoadPlan::FromCheckpoint(const Checkpoint& checkpoint, const std::vector<WeightRequest>& requests,
+Result<LoadPlan> LoadPlan::FromCheckpoint(const Checkpoint& checkpoint,
+                                          const std::vector<WeightRequest>& requests,
                                           const std::vector<std::string>& skip) {
   LoadPlan plan;
   plan.checkpoint_ = &checkpoint;
@@ -126,7 +140,8 @@ Result<LoadPlan> LoadPlan::FromCheckpoint(const Checkpoint& checkpoint, const st
   ErrorList errors;
   // Each request checks on its own: shared items may differ in the types they accept.
   for (const WeightRequest& request : requests) {
-    if (const CheckpointTensor* tensor = checkpoint.Find(request.name)) CheckTensor(checkpoint, request, *tensor, &errors);
+    if (const CheckpointTensor* tensor = checkpoint.Find(request.name))
+      CheckTensor(checkpoint, request, *tensor, &errors);
   }
   errors.Add(plan.BindToCheckpoint(skip));
   RT_RETURN_IF_ERROR(errors.ToStatus().Annotate(where));
@@ -144,7 +159,8 @@ Status LoadPlan::BindToCheckpoint(const std::vector<std::string>& skip) {
     requested.push_back(name);
     if (!item.source) absent.push_back(name);
     if (const std::string* glob = SkippedBy(skip, name)) {
-      errors.Add(Code::kInvalidArgument, "tensor " + name + " is used by the model and skipped by the pattern " + *glob);
+      errors.Add(Code::kInvalidArgument,
+                 "tensor " + name + " is used by the model and skipped by the pattern " + *glob);
     }
   }
   std::vector<const CheckpointTensor*> unknown;

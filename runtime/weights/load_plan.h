@@ -1,5 +1,5 @@
-// Which tensors a program needs, matched against a checkpoint before memory is spent: every tensor of the checkpoint is requested or
-// skipped, every request is there, shapes and types fit.
+// Which tensors a program needs, matched against a checkpoint before memory is spent: every tensor of the
+// checkpoint is requested or skipped, every request is there, shapes and types fit.
 #pragma once
 
 #include "runtime/weights/checkpoint.h"
@@ -7,10 +7,12 @@
 
 namespace rt::weights {
 
-// What values may be stored. Broken fine-tunes carry such values silently: they surface as NaN logits long after loading.
+// What values may be stored. Broken fine-tunes carry such values silently: they surface as NaN logits long
+// after loading.
 enum class FiniteRule : uint8_t {
   kAny,            // not looked at
-  kGateParameter,  // A_log, dt_bias: NaN and +inf are errors; -inf means decay exactly 1 and is a warning naming the head
+  kGateParameter,  // A_log, dt_bias: NaN and +inf are errors; -inf means decay exactly 1 and is a warning
+                   // naming the head
   kStrict,         // NaN and ±inf are errors
 };
 
@@ -29,16 +31,18 @@ class LoadPlan {
  public:
   // One tensor in one type in memory, however many requests share it.
   struct Item {
-    WeightRequest request;                     // the first; its finite rule is the strictest of those that share it
+    WeightRequest request;  // the first; its finite rule is the strictest of those that share it
     const CheckpointTensor* source = nullptr;  // null: random
     uint64_t elements = 0;
     uint64_t bytes = 0;  // in memory, dense, in stored order
   };
 
-  // Requests that agree in name and dtype (tied embeddings) share an item. `skip` are patterns (GlobMatches) of tensors that the
-  // program does not use; one that matches nothing is fine. All findings come in one Status: requested but absent, present but neither
-  // requested nor skipped (with the nearest absent name), wrong shape, wrong dtype. The checkpoint must outlive the plan.
-  static Result<LoadPlan> FromCheckpoint(const Checkpoint& checkpoint, const std::vector<WeightRequest>& requests,
+  // Requests that agree in name and dtype (tied embeddings) share an item. `skip` are patterns (GlobMatches)
+  // of tensors that the program does not use; one that matches nothing is fine. All findings come in one
+  // Status: requested but absent, present but neither requested nor skipped (with the nearest absent name),
+  // wrong shape, wrong dtype. The checkpoint must outlive the plan.
+  static Result<LoadPlan> FromCheckpoint(const Checkpoint& checkpoint,
+                                         const std::vector<WeightRequest>& requests,
                                          const std::vector<std::string>& skip);
   // Every request is filled by FillRandom; dtypes must be BF16 or F32.
   static Result<LoadPlan> Random(uint64_t seed, const std::vector<WeightRequest>& requests);

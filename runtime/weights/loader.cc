@@ -34,10 +34,14 @@ struct Finding {
   size_t item;
   uint64_t index;
   float value;
-  bool operator<(const Finding& other) const { return std::tie(item, index) < std::tie(other.item, other.index); }
+  bool operator<(const Finding& other) const {
+    return std::tie(item, index) < std::tie(other.item, other.index);
+  }
 };
 
-int StoredBits(const LoadPlan::Item& item) { return BitsOf(item.source ? item.source->dtype : item.request.dtype); }
+int StoredBits(const LoadPlan::Item& item) {
+  return BitsOf(item.source ? item.source->dtype : item.request.dtype);
+}
 
 // In file order, so that a cold disk is read forwards.
 std::vector<Chunk> MakeChunks(const LoadPlan& plan) {
@@ -45,7 +49,8 @@ std::vector<Chunk> MakeChunks(const LoadPlan& plan) {
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   const auto place = [&](size_t i) {
     const CheckpointTensor* source = plan.items()[i].source;
-    return source ? std::tuple(source->file, source->data.data(), i) : std::tuple(size_t{0}, static_cast<const std::byte*>(nullptr), i);
+    return source ? std::tuple(source->file, source->data.data(), i)
+                  : std::tuple(size_t{0}, static_cast<const std::byte*>(nullptr), i);
   };
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
   std::vector<Chunk> chunks;
@@ -76,7 +81,8 @@ float ValueAt(DType dtype, const std::byte* data, uint64_t index) {
 // Shared by the workers and the thread that waits for them.
 class LoadRun {
  public:
-  LoadRun(const LoadPlan& plan, std::span<const std::span<std::byte>> targets) : plan_(plan), targets_(targets), chunks_(MakeChunks(plan)) {
+  LoadRun(const LoadPlan& plan, std::span<const std::span<std::byte>> targets)
+      : plan_(plan), targets_(targets), chunks_(MakeChunks(plan)) {
     for (const Chunk& chunk : chunks_) total_bytes_ += chunk.bytes;
   }
 
@@ -97,16 +103,18 @@ class LoadRun {
   std::atomic<uint64_t> done_bytes_{0};
   std::mutex mutex_;
   std::condition_variable worker_ended_;
-  size_t ended_workers_ = 0;       // under mutex_, as all below
+  size_t ended_workers_ = 0;  // under mutex_, as all below
   std::vector<Finding> findings_;
-  Status status_;                  // first failure
+  Status status_;  // first failure
 };
 
 void LoadRun::Run(int num_threads, const LoadProgress& progress) {
-  const size_t wanted = num_threads > 0 ? static_cast<size_t>(num_threads) : std::max(1u, std::thread::hardware_concurrency());
+  const size_t wanted =
+      num_threads > 0 ? static_cast<size_t>(num_threads) : std::max(1u, std::thread::hardware_concurrency());
   std::vector<std::thread> workers;
   try {
-    while (workers.size() < std::min(wanted, std::max<size_t>(chunks_.size(), 1))) workers.emplace_back([this] { Work(); });
+    while (workers.size() < std::min(wanted, std::max<size_t>(chunks_.size(), 1)))
+      workers.emplace_back([this] { Work(); });
   } catch (const std::system_error&) {
     // No more threads to be had: those that started do the work, or this one.
     if (workers.empty()) Work();
@@ -144,13 +152,16 @@ void LoadRun::Work() {
 Status LoadRun::LoadChunk(const Chunk& chunk, std::vector<Finding>* findings) const {
   const LoadPlan::Item& item = plan_.items()[chunk.item];
   const WeightRequest& request = item.request;
-  std::byte* const target = targets_[chunk.item].data() + chunk.first * static_cast<uint64_t>(BitsOf(request.dtype)) / 8;
+  std::byte* const target =
+      targets_[chunk.item].data() + chunk.first * static_cast<uint64_t>(BitsOf(request.dtype)) / 8;
   if (!item.source) {
-    FillRandom(plan_.seed(), request.name, request.init, request.init_scale, chunk.first, chunk.count, request.dtype, target);
+    FillRandom(plan_.seed(), request.name, request.init, request.init_scale, chunk.first, chunk.count,
+               request.dtype, target);
     return Status::Ok();
   }
   const CheckpointTensor& source = *item.source;
-  const auto data = source.data.subspan(chunk.first * static_cast<uint64_t>(StoredBits(item)) / 8, chunk.bytes);
+  const auto data =
+      source.data.subspan(chunk.first * static_cast<uint64_t>(StoredBits(item)) / 8, chunk.bytes);
   RT_RETURN_IF_ERROR(plan_.checkpoint()->file(source.file).Prefetch(data));
   if (request.finite != FiniteRule::kAny) FindNonFinite(chunk, data.data(), findings);
   if (source.dtype == request.dtype) {
@@ -184,8 +195,10 @@ std::string IndexText(uint64_t flat, const std::vector<int64_t>& shape) {
 
 std::string HeadsText(const std::vector<uint64_t>& heads) {
   std::string text = heads.size() == 1 ? "head " : "heads ";
-  for (size_t i = 0; i < heads.size() && i < ErrorList::kMaxListed; ++i) text += (i ? ", " : "") + std::to_string(heads[i]);
-  if (heads.size() > ErrorList::kMaxListed) text += " and " + std::to_string(heads.size() - ErrorList::kMaxListed) + " more";
+  for (size_t i = 0; i < heads.size() && i < ErrorList::kMaxListed; ++i)
+    text += (i ? ", " : "") + std::to_string(heads[i]);
+  if (heads.size() > ErrorList::kMaxListed)
+    text += " and " + std::to_string(heads.size() - ErrorList::kMaxListed) + " more";
   return text;
 }
 
@@ -203,7 +216,8 @@ Result<std::vector<std::string>> LoadRun::Conclude() {
       continue;
     }
     const char* what = std::isnan(f.value) ? "NaN" : f.value > 0 ? "+inf" : "-inf";
-    errors.Add(Code::kDataLoss, "tensor " + request.name + ": " + what + " at " + IndexText(f.index, request.shape));
+    errors.Add(Code::kDataLoss,
+               "tensor " + request.name + ": " + what + " at " + IndexText(f.index, request.shape));
   }
   if (!errors.empty()) return errors.ToStatus().Annotate(plan_.checkpoint()->folder().string());
   std::vector<std::string> warnings;
@@ -216,15 +230,18 @@ Result<std::vector<std::string>> LoadRun::Conclude() {
 
 }  // namespace
 
-Result<std::vector<std::string>> LoadWeights(const LoadPlan& plan, std::span<const std::span<std::byte>> targets,
+Result<std::vector<std::string>> LoadWeights(const LoadPlan& plan,
+                                             std::span<const std::span<std::byte>> targets,
                                              const LoadOptions& options) {
   if (targets.size() != plan.items().size()) {
-    return {Code::kInvalidArgument, "load: expected " + std::to_string(plan.items().size()) + " targets, got " + std::to_string(targets.size())};
+    return {Code::kInvalidArgument, "load: expected " + std::to_string(plan.items().size()) +
+                                        " targets, got " + std::to_string(targets.size())};
   }
   for (size_t i = 0; i < targets.size(); ++i) {
     if (targets[i].size() == plan.items()[i].bytes) continue;
-    return {Code::kInvalidArgument, "load: tensor " + plan.items()[i].request.name + ": expected a target of " +
-                                        std::to_string(plan.items()[i].bytes) + " bytes, got " + std::to_string(targets[i].size())};
+    return {Code::kInvalidArgument, "load: tensor " + plan.items()[i].request.name +
+                                        ": expected a target of " + std::to_string(plan.items()[i].bytes) +
+                                        " bytes, got " + std::to_string(targets[i].size())};
   }
   LoadRun run(plan, targets);
   run.Run(options.num_threads, options.progress);

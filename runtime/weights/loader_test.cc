@@ -16,7 +16,8 @@ constexpr float kInf = INFINITY;
 class Buffers {
  public:
   explicit Buffers(const LoadPlan& plan) {
-    for (const LoadPlan::Item& item : plan.items()) storage_.emplace_back(item.bytes + 2 * kGuard, std::byte{0xa5});
+    for (const LoadPlan::Item& item : plan.items())
+      storage_.emplace_back(item.bytes + 2 * kGuard, std::byte{0xa5});
     for (auto& s : storage_) targets_.push_back(std::span(s).subspan(kGuard, s.size() - 2 * kGuard));
   }
   ~Buffers() {
@@ -56,8 +57,8 @@ Checkpoint OpenSingle(const CheckpointFolder& folder, const std::vector<FixtureT
 
 TEST(LoadWeights, PartsOfAMergedMatrixLandInTheirRows) {
   const CheckpointFolder folder;
-  const Checkpoint checkpoint =
-      OpenSingle(folder, {CountingTensor("k", {1, 4}), CountingTensor("q", {3, 4}), CountingTensor("v", {2, 4})});
+  const Checkpoint checkpoint = OpenSingle(
+      folder, {CountingTensor("k", {1, 4}), CountingTensor("q", {3, 4}), CountingTensor("v", {2, 4})});
   const auto plan = LoadPlan::FromCheckpoint(checkpoint,
                                              {{.name = "q", .shape = {3, 4}, .dtype = DType::kF32},
                                               {.name = "k", .shape = {1, 4}, .dtype = DType::kF32},
@@ -86,7 +87,8 @@ TEST(LoadWeights, LargeTensorsConvertAlikeOnAnyNumberOfThreads) {
   const Checkpoint checkpoint = OpenSingle(folder, {MakeTensor<uint8_t>("odd", DType::kU8, {3}, {1, 2, 3}),
                                                     MakeTensor("big", DType::kF32, {3'000'001}, values)});
   const auto plan = LoadPlan::FromCheckpoint(
-      checkpoint, {{.name = "big", .shape = {3'000'001}}, {.name = "odd", .shape = {3}, .dtype = DType::kU8}}, {});
+      checkpoint, {{.name = "big", .shape = {3'000'001}}, {.name = "odd", .shape = {3}, .dtype = DType::kU8}},
+      {});
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
   std::vector<uint16_t> expected(values.size()), got(values.size());
   std::transform(values.begin(), values.end(), expected.begin(), Bf16FromF32);
@@ -102,8 +104,10 @@ TEST(LoadWeights, LargeTensorsConvertAlikeOnAnyNumberOfThreads) {
 
 TEST(LoadWeights, ProgressNeverRunsBackwardsAndEndsAtTheTotal) {
   const CheckpointFolder folder;
-  const Checkpoint checkpoint = OpenSingle(folder, {CountingTensor("a", {4'000'000}), CountingTensor("b", {})});
-  const auto plan = LoadPlan::FromCheckpoint(checkpoint, {{.name = "a", .shape = {4'000'000}}, {.name = "b", .shape = {}}}, {});
+  const Checkpoint checkpoint =
+      OpenSingle(folder, {CountingTensor("a", {4'000'000}), CountingTensor("b", {})});
+  const auto plan = LoadPlan::FromCheckpoint(
+      checkpoint, {{.name = "a", .shape = {4'000'000}}, {.name = "b", .shape = {}}}, {});
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
   const Buffers buffers(*plan);
   std::vector<uint64_t> seen;
@@ -129,11 +133,13 @@ TEST(LoadWeights, EmptyTensorsLoad) {
 TEST(LoadWeights, TargetOfAnotherSizeIsRefusedBeforeAnyWrite) {
   const CheckpointFolder folder;
   const Checkpoint checkpoint = OpenSingle(folder, {CountingTensor("a", {2}), CountingTensor("b", {3})});
-  const auto plan = LoadPlan::FromCheckpoint(checkpoint, {{.name = "a", .shape = {2}}, {.name = "b", .shape = {3}}}, {});
+  const auto plan =
+      LoadPlan::FromCheckpoint(checkpoint, {{.name = "a", .shape = {2}}, {.name = "b", .shape = {3}}}, {});
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
   std::vector<std::byte> memory(8, std::byte{7});
   const std::vector<std::span<std::byte>> targets = {std::span(memory).first(4), std::span(memory).last(4)};
-  EXPECT_EQ(LoadWeights(*plan, targets, {}).status().message(), "load: tensor b: expected a target of 6 bytes, got 4");
+  EXPECT_EQ(LoadWeights(*plan, targets, {}).status().message(),
+            "load: tensor b: expected a target of 6 bytes, got 4");
   EXPECT_EQ(LoadWeights(*plan, {}, {}).status().message(), "load: expected 2 targets, got 0");
   EXPECT_EQ(memory, std::vector<std::byte>(8, std::byte{7}));
 }
@@ -150,7 +156,8 @@ TEST(LoadWeights, FileShrunkSinceOpeningIsAnErrorNotASignal) {
 }
 
 // What LoadWeights says of one tensor [2, 3] with these values under a rule.
-Result<std::vector<std::string>> LoadGate(const std::vector<float>& values, FiniteRule rule, int64_t elements_per_head, DType stored) {
+Result<std::vector<std::string>> LoadGate(const std::vector<float>& values, FiniteRule rule,
+                                          int64_t elements_per_head, DType stored) {
   const CheckpointFolder folder;
   FixtureTensor tensor = MakeTensor("layers.0.A_log", DType::kF32, {2, 3}, values);
   if (stored == DType::kBf16) {
@@ -159,9 +166,13 @@ Result<std::vector<std::string>> LoadGate(const std::vector<float>& values, Fini
     tensor = MakeTensor("layers.0.A_log", DType::kBf16, {2, 3}, narrow);
   }
   const Checkpoint checkpoint = OpenSingle(folder, {tensor});
-  const auto plan = LoadPlan::FromCheckpoint(
-      checkpoint,
-      {{.name = "layers.0.A_log", .shape = {2, 3}, .dtype = DType::kF32, .finite = rule, .elements_per_head = elements_per_head}}, {});
+  const auto plan = LoadPlan::FromCheckpoint(checkpoint,
+                                             {{.name = "layers.0.A_log",
+                                               .shape = {2, 3},
+                                               .dtype = DType::kF32,
+                                               .finite = rule,
+                                               .elements_per_head = elements_per_head}},
+                                             {});
   EXPECT_TRUE(plan.ok()) << plan.status().ToString();
   const Buffers buffers(*plan);
   auto loaded = LoadWeights(*plan, buffers.targets(), {});
@@ -184,14 +195,19 @@ TEST(GateParameters, MinusInfinityIsAWarningNamingTheHead) {
   for (const DType stored : {DType::kF32, DType::kBf16}) {
     const auto loaded = LoadGate({0, -kInf, 0, 0, -kInf, 0}, FiniteRule::kGateParameter, 1, stored);
     ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
-    EXPECT_EQ(*loaded, std::vector<std::string>{"tensor layers.0.A_log: -inf at heads 1, 4: decay is exactly 1 there, the state never forgets"});
+    EXPECT_EQ(
+        *loaded,
+        std::vector<std::string>{
+            "tensor layers.0.A_log: -inf at heads 1, 4: decay is exactly 1 there, the state never forgets"});
   }
 }
 
 TEST(GateParameters, HeadOfAWideGateIsCountedInItsElements) {
   const auto loaded = LoadGate({0, 0, 0, -kInf, -kInf, 0}, FiniteRule::kGateParameter, 3, DType::kF32);
   ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
-  EXPECT_EQ(*loaded, std::vector<std::string>{"tensor layers.0.A_log: -inf at head 1: decay is exactly 1 there, the state never forgets"});
+  EXPECT_EQ(*loaded,
+            std::vector<std::string>{
+                "tensor layers.0.A_log: -inf at head 1: decay is exactly 1 there, the state never forgets"});
 }
 
 TEST(GateParameters, FiniteValuesPassSilently) {
@@ -234,7 +250,8 @@ TEST(LoadWeights, ShippedTinyModelLoadsWhole) {
     const auto stored = item.source->data;
     uint64_t wrong = 0;
     for (uint64_t e = 0; e < item.elements; ++e) {
-      const float expected = item.source->dtype == DType::kF32 ? F32At(stored, e) : F32FromBf16(Bf16At(stored, e));
+      const float expected =
+          item.source->dtype == DType::kF32 ? F32At(stored, e) : F32FromBf16(Bf16At(stored, e));
       wrong += F32At(buffers.targets()[i], e) != expected;
     }
     EXPECT_EQ(wrong, 0u) << item.request.name;
@@ -242,13 +259,16 @@ TEST(LoadWeights, ShippedTinyModelLoadsWhole) {
 }
 
 TEST(RandomWeights, PlanFillsTheSameBytesOnAnyNumberOfThreads) {
-  const auto plan = LoadPlan::Random(7, {{.name = "w", .shape = {5'000'011}}, {.name = "norm", .shape = {33}, .dtype = DType::kF32, .init = Init::kOne}});
+  const auto plan =
+      LoadPlan::Random(7, {{.name = "w", .shape = {5'000'011}},
+                           {.name = "norm", .shape = {33}, .dtype = DType::kF32, .init = Init::kOne}});
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
   const Buffers one(*plan), four(*plan);
   ASSERT_TRUE(LoadWeights(*plan, one.targets(), {.num_threads = 1, .progress = {}}).ok());
   ASSERT_TRUE(LoadWeights(*plan, four.targets(), {.num_threads = 4, .progress = {}}).ok());
   for (size_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(std::memcmp(one.targets()[i].data(), four.targets()[i].data(), one.targets()[i].size()), 0) << "item " << i;
+    EXPECT_EQ(std::memcmp(one.targets()[i].data(), four.targets()[i].data(), one.targets()[i].size()), 0)
+        << "item " << i;
   }
 }
 

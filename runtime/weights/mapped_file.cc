@@ -19,7 +19,9 @@ namespace rt::weights {
 namespace {
 
 Status SystemError(const std::filesystem::path& path, const char* call, int error) {
-  const Code code = error == ENOENT ? Code::kNotFound : error == ENOMEM || error == EMFILE ? Code::kResourceExhausted : Code::kUnavailable;
+  const Code code = error == ENOENT                      ? Code::kNotFound
+                    : error == ENOMEM || error == EMFILE ? Code::kResourceExhausted
+                                                         : Code::kUnavailable;
   return {code, path.string() + ": " + call + ": " + std::strerror(error)};
 }
 
@@ -54,7 +56,9 @@ Result<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);

@@ -24,7 +24,8 @@ std::string Megabytes(uint64_t bytes) {
 // "12.3 / 20.9 MB, 880 MB/s"
 std::string Figures(uint64_t done, uint64_t total, double seconds) {
   std::string text = Megabytes(done) + " / " + Megabytes(total) + " MB";
-  if (seconds > 0) text += ", " + Megabytes(static_cast<uint64_t>(static_cast<double>(done) / seconds)) + " MB/s";
+  if (seconds > 0)
+    text += ", " + Megabytes(static_cast<uint64_t>(static_cast<double>(done) / seconds)) + " MB/s";
   return text;
 }
 
@@ -42,10 +43,12 @@ void WriteAll(int fd, const std::string& text) {
 std::string ProgressText::Update(uint64_t done, uint64_t total, double seconds) {
   if (finished_) return "";
   finished_ = done >= total;
-  const int percent = finished_ ? 100 : static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
+  const int percent =
+      finished_ ? 100 : static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
   const std::string figures = Figures(done, total, seconds);
   if (terminal_) return Bar(percent, figures, finished_);
-  if (!finished_ && (seconds - last_seconds_ < kSecondsALine || percent - last_percent_ < kPercentALine)) return "";
+  if (!finished_ && (seconds - last_seconds_ < kSecondsALine || percent - last_percent_ < kPercentALine))
+    return "";
   last_seconds_ = seconds;
   last_percent_ = percent;
   return label_ + ": " + std::to_string(percent) + " % (" + figures + ")\n";
@@ -54,7 +57,8 @@ std::string ProgressText::Update(uint64_t done, uint64_t total, double seconds) 
 std::string ProgressText::Bar(int percent, const std::string& figures, bool last) {
   const int filled = percent * kBarCells / 100;
   std::string line = label_ + " [" + std::string(static_cast<size_t>(filled), '#') +
-                     std::string(static_cast<size_t>(kBarCells - filled), '.') + "] " + std::to_string(percent) + " % " + figures;
+                     std::string(static_cast<size_t>(kBarCells - filled), '.') + "] " +
+                     std::to_string(percent) + " % " + figures;
   const size_t width = line.size();
   if (width < last_width_) line.append(last_width_ - width, ' ');
   last_width_ = width;

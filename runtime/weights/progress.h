@@ -10,8 +10,8 @@ namespace rt::weights {
 // Decides what to show; knows no clock and no stream, so it is tested as a function.
 class ProgressText {
  public:
-  // `terminal`: redraw one line with '\r'. Otherwise a line is due when at least 2 s and 10 % have passed since the one before, and at the
-  // end, so that a log gets at most eleven.
+  // `terminal`: redraw one line with '\r'. Otherwise a line is due when at least 2 s and 10 % have passed
+  // since the one before, and at the end, so that a log gets at most eleven.
   ProgressText(std::string label, bool terminal) : label_(std::move(label)), terminal_(terminal) {}
 
   // What to write now (may be empty); `seconds` since the start. After done = total nothing more is due.

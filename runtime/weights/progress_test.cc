@@ -35,7 +35,8 @@ TEST(Progress, TerminalBarIsRedrawnOverItsOwnTraces) {
   const std::string second = text.Update(2'000'000, 4'000'000, 2);
   EXPECT_EQ(second, "\rweights [###############...............] 50 % 2.0 / 4.0 MB, 1.0 MB/s ");
   EXPECT_EQ(second.size(), first.size());
-  EXPECT_EQ(text.Update(4'000'000, 4'000'000, 4), "\rweights [##############################] 100 % 4.0 / 4.0 MB, 1.0 MB/s\n");
+  EXPECT_EQ(text.Update(4'000'000, 4'000'000, 4),
+            "\rweights [##############################] 100 % 4.0 / 4.0 MB, 1.0 MB/s\n");
 }
 
 TEST(Progress, WriterIsPlainOnAPipeAndIgnoresAClosedDescriptor) {

@@ -8,7 +8,8 @@
 namespace rt::weights {
 namespace {
 
-// SplitMix64 as a counter-based generator (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014, fig. 17).
+// SplitMix64 as a counter-based generator (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+// Generators, 2014, fig. 17).
 uint64_t Mix(uint64_t counter) {
   uint64_t z = counter * 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -23,7 +24,8 @@ uint64_t KeyOf(uint64_t seed, std::string_view name) {
   return Mix(hash ^ Mix(seed));
 }
 
-// Sum of four bytes, centred: mean 0, variance 4 (256^2 - 1) / 12. Four bytes of the hash serve one element, so one hash serves two.
+// Sum of four bytes, centred: mean 0, variance 4 (256^2 - 1) / 12. Four bytes of the hash serve one element,
+// so one hash serves two.
 constexpr float kBellDeviation = 147.79942f;
 
 float Bell(uint32_t bits) {
@@ -67,7 +69,8 @@ void FillBell(const Stream& s, float mean, float scale, DType dtype) {
     }
     for (uint64_t i = 0; i < kBlock; ++i) values[i] = mean + factor * Bell(bits[i]);
     const uint64_t count = std::min(kBlock - skip, s.count - done);
-    Convert(DType::kF32, reinterpret_cast<const std::byte*>(values + skip), dtype, s.target + done * size, count);
+    Convert(DType::kF32, reinterpret_cast<const std::byte*>(values + skip), dtype, s.target + done * size,
+            count);
     done += count;
   }
 }
@@ -90,11 +93,12 @@ Result<uint64_t> ParseRandomSeed(std::string_view weights) {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), seed);
     if (error == std::errc() && end == digits.data() + digits.size()) return seed;
   }
-  return {Code::kInvalidArgument, "weights: expected random:<seed> with a seed from 0 to 2^64 - 1, got " + std::string(weights)};
+  return {Code::kInvalidArgument,
+          "weights: expected random:<seed> with a seed from 0 to 2^64 - 1, got " + std::string(weights)};
 }
 
-void FillRandom(uint64_t seed, std::string_view name, Init init, float scale, uint64_t first, uint64_t count, DType dtype,
-                std::byte* target) {
+void FillRandom(uint64_t seed, std::string_view name, Init init, float scale, uint64_t first, uint64_t count,
+                DType dtype, std::byte* target) {
   const Stream stream{KeyOf(seed, name), first, count, target};
   switch (init) {
     case Init::kNormal:
@@ -108,7 +112,8 @@ void FillRandom(uint64_t seed, std::string_view name, Init init, float scale, ui
       return FillUniform(stream, dtype, [](double u) { return u * std::log(16.0); });
     case Init::kDtBias:
       // softplus^-1(dt) = log(exp(dt) - 1).
-      return FillUniform(stream, dtype, [](double u) { return std::log(std::expm1(0.001 * std::pow(100.0, u))); });
+      return FillUniform(stream, dtype,
+                         [](double u) { return std::log(std::expm1(0.001 * std::pow(100.0, u))); });
   }
 }
 

@@ -9,7 +9,8 @@
 namespace rt::weights {
 namespace {
 
-std::vector<float> Fill(uint64_t seed, std::string_view name, Init init, float scale, size_t count, uint64_t first = 0) {
+std::vector<float> Fill(uint64_t seed, std::string_view name, Init init, float scale, size_t count,
+                        uint64_t first = 0) {
   std::vector<float> values(count);
   FillRandom(seed, name, init, scale, first, count, DType::kF32, reinterpret_cast<std::byte*>(values.data()));
   return values;
@@ -47,7 +48,8 @@ TEST(RandomFill, SeedAndNameBothMatter) {
   EXPECT_NE(base, Fill(1, "layers.1.w", Init::kNormal, 1, 64));
 }
 
-// n = 2^20 draws: the mean strays by sigma / sqrt(n), the deviation by about sigma / sqrt(2 n); six of those are allowed.
+// n = 2^20 draws: the mean strays by sigma / sqrt(n), the deviation by about sigma / sqrt(2 n); six of those
+// are allowed.
 TEST(RandomFill, NormalHasTheMeanAndDeviationAskedFor) {
   constexpr size_t kCount = 1 << 20;
   const double stray = 6 / std::sqrt(static_cast<double>(kCount));
@@ -89,13 +91,15 @@ TEST(RandomFill, GateParametersStayInTheirRange) {
 TEST(RandomFill, Bf16IsTheRoundedF32) {
   const auto wide = Fill(4, "w", Init::kNormal, 0.02f, 1000);
   std::vector<uint16_t> narrow(1000);
-  FillRandom(4, "w", Init::kNormal, 0.02f, 0, 1000, DType::kBf16, reinterpret_cast<std::byte*>(narrow.data()));
+  FillRandom(4, "w", Init::kNormal, 0.02f, 0, 1000, DType::kBf16,
+             reinterpret_cast<std::byte*>(narrow.data()));
   for (size_t i = 0; i < wide.size(); ++i) ASSERT_EQ(narrow[i], Bf16FromF32(wide[i])) << "element " << i;
 }
 
 TEST(RandomFill, SeedTextIsStrict) {
   EXPECT_EQ(ParseRandomSeed("random:18446744073709551615").value(), ~uint64_t{0});
-  for (const char* bad : {"random", "random:", "random:x", "random:1x", "random: 1", "random:-1", "random:18446744073709551616", "rand:1", ""}) {
+  for (const char* bad : {"random", "random:", "random:x", "random:1x", "random: 1", "random:-1",
+                          "random:18446744073709551616", "rand:1", ""}) {
     EXPECT_EQ(ParseRandomSeed(bad).status().message(),
               "weights: expected random:<seed> with a seed from 0 to 2^64 - 1, got " + std::string(bad));
   }

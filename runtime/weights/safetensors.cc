@@ -34,7 +34,8 @@ Result<std::string_view> HeaderText(std::span<const std::byte> file, const std::
   const std::string size = std::to_string(file.size());
   const std::string_view start(reinterpret_cast<const char*>(file.data()), std::min<size_t>(file.size(), 64));
   if (start.starts_with("version https://git-lfs")) {
-    return Corrupt(label + ": is a Git LFS pointer (" + size + " bytes), not the file: fetch it with `git lfs pull`");
+    return Corrupt(label + ": is a Git LFS pointer (" + size +
+                   " bytes), not the file: fetch it with `git lfs pull`");
   }
   if (file.size() < kLengthBytes) {
     return Corrupt(label + ": expected an 8-byte header length, the file has " + size + " bytes");
@@ -45,8 +46,9 @@ Result<std::string_view> HeaderText(std::span<const std::byte> file, const std::
                    std::to_string(kMaxHeaderBytes) + ": not a safetensors file");
   }
   if (length > file.size() - kLengthBytes) {
-    return Corrupt(label + ": " + std::to_string(length - (file.size() - kLengthBytes)) + " bytes missing: the header takes " +
-                   std::to_string(length) + " bytes, the file has " + size + " in all");
+    return Corrupt(label + ": " + std::to_string(length - (file.size() - kLengthBytes)) +
+                   " bytes missing: the header takes " + std::to_string(length) + " bytes, the file has " +
+                   size + " in all");
   }
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
   if (!text.starts_with('{')) return Corrupt(label + ": header: expected `{` at its start");
@@ -56,7 +58,8 @@ Result<std::string_view> HeaderText(std::span<const std::byte> file, const std::
 Result<std::vector<int64_t>> ParseShape(const json& value, const std::string& where) {
   if (!value.is_array()) return Corrupt(where + ": shape: expected a list, got " + value.type_name());
   if (value.size() > kMaxRank) {
-    return Corrupt(where + ": shape: expected at most " + std::to_string(kMaxRank) + " extents, got " + std::to_string(value.size()));
+    return Corrupt(where + ": shape: expected at most " + std::to_string(kMaxRank) + " extents, got " +
+                   std::to_string(value.size()));
   }
   std::vector<int64_t> shape;
   for (const json& extent : value) {
@@ -69,11 +72,13 @@ Result<std::vector<int64_t>> ParseShape(const json& value, const std::string& wh
 }
 
 Status ParseOffsets(const json& value, const std::string& where, TensorEntry* entry) {
-  const bool pair = value.is_array() && value.size() == 2 && value[0].is_number_unsigned() && value[1].is_number_unsigned();
+  const bool pair =
+      value.is_array() && value.size() == 2 && value[0].is_number_unsigned() && value[1].is_number_unsigned();
   if (!pair) return Corrupt(where + ": data_offsets: expected two counts of bytes, got " + Excerpt(value));
   entry->begin = value[0].get<uint64_t>();
   entry->end = value[1].get<uint64_t>();
-  if (entry->begin > entry->end) return Corrupt(where + ": data_offsets: begin is after end in " + Excerpt(value));
+  if (entry->begin > entry->end)
+    return Corrupt(where + ": data_offsets: begin is after end in " + Excerpt(value));
   return Status::Ok();
 }
 
@@ -85,8 +90,9 @@ Status CheckExtent(const TensorEntry& entry, const std::string& where) {
     return Corrupt(where + ": shape " + ShapeText(entry.shape) + " overflows");
   }
   if (bits % 8 != 0 || bits / 8 != entry.end - entry.begin) {
-    return Corrupt(where + ": " + NameOf(entry.dtype) + " " + ShapeText(entry.shape) + " takes " + std::to_string((bits + 7) / 8) +
-                   " bytes, data_offsets span " + std::to_string(entry.end - entry.begin));
+    return Corrupt(where + ": " + NameOf(entry.dtype) + " " + ShapeText(entry.shape) + " takes " +
+                   std::to_string((bits + 7) / 8) + " bytes, data_offsets span " +
+                   std::to_string(entry.end - entry.begin));
   }
   return Status::Ok();
 }
@@ -98,7 +104,8 @@ Result<TensorEntry> ParseTensor(const std::string& name, const json& value, cons
     if (!value.contains(key)) return Corrupt(where + ": `" + key + "` is absent");
   }
   for (const auto& [key, unused] : value.items()) {
-    if (key != "dtype" && key != "shape" && key != "data_offsets") return Corrupt(where + ": unknown field `" + key + "`");
+    if (key != "dtype" && key != "shape" && key != "data_offsets")
+      return Corrupt(where + ": unknown field `" + key + "`");
   }
   TensorEntry entry;
   entry.name = name;
@@ -114,7 +121,8 @@ Result<TensorEntry> ParseTensor(const std::string& name, const json& value, cons
 }
 
 // Sorts by offset and checks that the tensors tile [0, data_bytes) exactly.
-Status CheckTiling(std::vector<TensorEntry>* tensors, uint64_t data_start, uint64_t data_bytes, const std::string& label) {
+Status CheckTiling(std::vector<TensorEntry>* tensors, uint64_t data_start, uint64_t data_bytes,
+                   const std::string& label) {
   std::sort(tensors->begin(), tensors->end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
@@ -124,24 +132,28 @@ Status CheckTiling(std::vector<TensorEntry>* tensors, uint64_t data_start, uint6
     if (t.begin != position) {
       const std::string after = previous ? "tensor " + previous->name : "the header";
       const char* found = t.begin < position ? " overlaps " : " leaves a gap after ";
-      return Corrupt(label + ": tensor " + t.name + found + after + ": it begins at data byte " + std::to_string(t.begin) +
-                     ", expected " + std::to_string(position));
+      return Corrupt(label + ": tensor " + t.name + found + after + ": it begins at data byte " +
+                     std::to_string(t.begin) + ", expected " + std::to_string(position));
     }
     position = t.end;
     previous = &t;
   }
   if (position == data_bytes) return Status::Ok();
-  const std::string sizes = ": the header describes " + std::to_string(position) + " bytes of data, the file has " +
-                            std::to_string(data_bytes) + " after its header of " + std::to_string(data_start);
-  if (position > data_bytes) return Corrupt(label + ": " + std::to_string(position - data_bytes) + " bytes missing" + sizes);
+  const std::string sizes = ": the header describes " + std::to_string(position) +
+                            " bytes of data, the file has " + std::to_string(data_bytes) +
+                            " after its header of " + std::to_string(data_start);
+  if (position > data_bytes)
+    return Corrupt(label + ": " + std::to_string(position - data_bytes) + " bytes missing" + sizes);
   return Corrupt(label + ": " + std::to_string(data_bytes - position) + " bytes too many" + sizes);
 }
 
-Status ParseMetadata(const json& value, const std::string& label, std::map<std::string, std::string>* metadata) {
+Status ParseMetadata(const json& value, const std::string& label,
+                     std::map<std::string, std::string>* metadata) {
   const std::string where = label + ": __metadata__";
   if (!value.is_object()) return Corrupt(where + ": expected an object, got " + value.type_name());
   for (const auto& [key, text] : value.items()) {
-    if (!text.is_string()) return Corrupt(where + ": " + key + ": expected a string, got " + text.type_name());
+    if (!text.is_string())
+      return Corrupt(where + ": " + key + ": expected a string, got " + text.type_name());
     metadata->emplace(key, text.get<std::string>());
   }
   return Status::Ok();
@@ -149,7 +161,8 @@ Status ParseMetadata(const json& value, const std::string& label, std::map<std::
 
 }  // namespace
 
-Result<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> file, std::string_view label_view) {
+Result<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> file,
+                                                 std::string_view label_view) {
   const std::string label(label_view);
   RT_ASSIGN_OR_RETURN(const std::string_view text, HeaderText(file, label));
   RT_ASSIGN_OR_RETURN(const json root, ParseStrictJson(text, kHeaderDepth, label + ": header"));

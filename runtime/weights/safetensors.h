@@ -22,9 +22,10 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// Reads the header of a whole file; the data is not touched. `label` (the file name) opens each message. Everything that the data
-// relies on is proven: lengths inside the file, known dtypes, shape × size = byte range, ranges in order without gap, overlap or
-// rest, names unique. Errors are kDataLoss; a type that no reader knows is kUnsupported.
+// Reads the header of a whole file; the data is not touched. `label` (the file name) opens each message.
+// Everything that the data relies on is proven: lengths inside the file, known dtypes, shape × size = byte
+// range, ranges in order without gap, overlap or rest, names unique. Errors are kDataLoss; a type that no
+// reader knows is kUnsupported.
 Result<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> file, std::string_view label);
 
 }  // namespace rt::weights

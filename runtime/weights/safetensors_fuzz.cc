@@ -1,5 +1,5 @@
-// libFuzzer: the first byte picks the parser, the rest is a safetensors file, its header text, or an index. Whatever a parser accepts must
-// keep the promises that the loader builds on.
+// libFuzzer: the first byte picks the parser, the rest is a safetensors file, its header text, or an index.
+// Whatever a parser accepts must keep the promises that the loader builds on.
 #include "runtime/weights/checkpoint.h"
 #include "runtime/weights/safetensors.h"
 
@@ -39,7 +39,8 @@ void CheckHeaderText(std::span<const std::byte> text) {
 }
 
 void CheckIndex(std::span<const std::byte> bytes) {
-  const auto index = rt::weights::ParseCheckpointIndex({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "fuzz");
+  const auto index =
+      rt::weights::ParseCheckpointIndex({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "fuzz");
   if (!index.ok()) return;
   Require(!index->file_of.empty());
   for (const auto& [name, file] : index->file_of) Require(file.find('/') == std::string::npos);
@@ -51,9 +52,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::span<const std::byte> rest(reinterpret_cast<const std::byte*>(data) + 1, size - 1);
   switch (data[0] % 3) {
-    case 0: CheckFile(rest); break;
-    case 1: CheckHeaderText(rest); break;
-    default: CheckIndex(rest); break;
+    case 0:
+      CheckFile(rest);
+      break;
+    case 1:
+      CheckHeaderText(rest);
+      break;
+    default:
+      CheckIndex(rest);
+      break;
   }
   return 0;
 }

@@ -1,4 +1,5 @@
-// GB/s of conversion and random fill, bytes written, one thread. The baseline is the memcpy row (BF16 to BF16).
+// GB/s of conversion and random fill, bytes written, one thread. The baseline is the memcpy row (BF16 to
+// BF16).
 #include "runtime/weights/dtype.h"
 #include "runtime/weights/random_fill.h"
 
