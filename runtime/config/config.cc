@@ -24,6 +24,7 @@ class Mistakes {
     if (lines_.size() < kMaxReported) lines_.push_back(where + ": " + text);
     ++count_;
   }
+  bool full() const { return lines_.size() == kMaxReported; }
   Status ToStatus() const {
     if (count_ == 0) return Status::Ok();
     std::string all;
@@ -82,6 +83,7 @@ class Reader {
   void Mistake(const YamlNode& node, const std::string& text) { mistakes_->Add(Where(node), text); }
 
   void UnknownKey(const std::string& key, const YamlNode& node) {
+    if (mistakes_->full()) return Mistake(node, "");  // counted only; suggestions take time
     std::vector<std::string> known;
     for (const KeySpec& spec : ConfigSchema()) {
       known.emplace_back(spec.key);
