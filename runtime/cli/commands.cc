@@ -10,6 +10,13 @@ void AddConfigOptions(CLI::App* command, ConfigOptions* options) {
       ->allow_extra_args(false);
 }
 
+void AddPluginOption(CLI::App* command, std::vector<std::string>* paths) {
+  command->add_option("--plugin", *paths, "plugin file or folder, before all others; may be repeated")
+      ->type_name("PATH")
+      ->type_size(1)
+      ->allow_extra_args(false);
+}
+
 Result<Config> LoadConfig(const ConfigOptions& options) { return Config::Load(options.file, options.overrides); }
 
 }  // namespace rt

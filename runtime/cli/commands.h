@@ -29,4 +29,7 @@ struct ConfigOptions {
 void AddConfigOptions(CLI::App* command, ConfigOptions* options);
 Result<Config> LoadConfig(const ConfigOptions& options);
 
+// --plugin PATH …, files or folders that win over all others.
+void AddPluginOption(CLI::App* command, std::vector<std::string>* paths);
+
 }  // namespace rt

@@ -1,5 +1,6 @@
 // The `runtime` binary: parses the command line and hands over to one subcommand.
 #include "runtime/cli/config_command.h"
+#include "runtime/cli/plugins_command.h"
 #include "runtime/config/suggest.h"
 
 #include <cstdio>
@@ -40,6 +41,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   rt::ExitCode exit_code = rt::ExitCode::kOk;
 
+  rt::AddPluginsCommand(app, &exit_code);
   rt::AddConfigCommand(app, &exit_code);
 
   try {
