@@ -8,7 +8,7 @@
 // symbols differ by level: the linker can never hand AVX-512 code to an AVX2 machine. For the same reason an *_impl.h file must not call
 // std:: templates (std::min ...), whose weak symbols carry the flags of the file; Min/Max below stand in.
 //
-// Numeric promises: Exp, Exp2, Sigmoid, Silu <= 2 ulp, Softplus <= 3 ulp (measured in simd_test.cc); reductions add in one fixed order;
+// Numeric promises: Exp, Exp2 <= 2 ulp, Sigmoid, Silu, Softplus <= 3 ulp (measured in simd_test.cc); reductions add in one fixed order;
 // narrowing rounds to nearest even, NaN stays NaN. VCVTNEPS2BF16 (AVX-512 level) flushes subnormal inputs to zero, the AVX2 level keeps them.
 #pragma once
 
@@ -102,10 +102,25 @@ RT_SIMD F32x16 Exp2(F32x16 x) {
   return ScaleByPow2(simd_detail::ExpReduced(r), n);
 }
 
-RT_SIMD F32x16 Sigmoid(F32x16 x) { return Set1(1.0f) / (Set1(1.0f) + Exp(Neg(x))); }
+namespace simd_detail {
+// 1 + e^-x with x bounded to [-87, 87], so that e^-x and the reciprocal of the sum are normal numbers. The activations run once per
+// channel and token, and on AVX-512 cores with two vector ports their instruction count is their time: no further range checks, and
+// rounding to an integer by adding 1.5 * 2^23.
+RT_SIMD F32x16 OnePlusExpNeg(F32x16 x) {
+  const F32x16 bounded = Min(Set1(87.0f), Max(Set1(-87.0f), x));
+  const F32x16 magic = Set1(0x1.8p23f);
+  const F32x16 n = Fnma(bounded, Set1(kLog2E), magic) - magic;  // round(-x / ln2)
+  F32x16 r = Fnms(n, Set1(kLn2Hi), bounded);                    // -x - n ln2
+  r = Fnma(n, Set1(kLn2Lo), r);
+  return Set1(1.0f) + ScaleByPow2(ExpReduced(r), n);
+}
+}  // namespace simd_detail
 
-// x * sigmoid(x); silu(-inf) is NaN like the formula, silu of large negative values is -0.
-RT_SIMD F32x16 Silu(F32x16 x) { return x / (Set1(1.0f) + Exp(Neg(x))); }
+// Below x = -87 the result stays near 1.6e-38 instead of fading to zero.
+RT_SIMD F32x16 Sigmoid(F32x16 x) { return Quotient(Set1(1.0f), simd_detail::OnePlusExpNeg(x)); }
+
+// x * sigmoid(x), with the same floor.
+RT_SIMD F32x16 Silu(F32x16 x) { return Quotient(x, simd_detail::OnePlusExpNeg(x)); }
 
 // log(1 + y) for y in [0, 1]. u = 1 + y rounds; (y - (u - 1)) / u puts the lost part back (Higham, Accuracy and Stability, 1.14.1).
 RT_SIMD F32x16 Log1pUnit(F32x16 y) {
@@ -134,8 +149,22 @@ RT_SIMD F32x16 Log1pUnit(F32x16 y) {
 // log(1 + e^x) = max(x, 0) + log(1 + e^-|x|). Above 20 the second term is below half an ulp, so the usual threshold of 20 changes nothing.
 RT_SIMD F32x16 Softplus(F32x16 x) { return Max(Zero(), x) + Log1pUnit(Exp(Neg(Abs(x)))); }
 
-// 1/sqrt(x) by IEEE square root and division: correctly rounded twice, no approximation instruction.
+// 1/sqrt(x) by IEEE square root and division: no approximation instruction.
 RT_SIMD F32x16 Rsqrt(F32x16 x) { return Set1(1.0f) / Sqrt(x); }
+RT_SIMD float Rsqrt(float x) { return 1.0f / _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
+
+// While one lives, this thread's subnormal results and inputs are zeros. Decays underflow by design, and each subnormal costs a
+// microcode assist of some 150 cycles.
+class FlushSubnormals {
+ public:
+  RT_ALWAYS_INLINE FlushSubnormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040u); }  // FTZ, DAZ
+  RT_ALWAYS_INLINE ~FlushSubnormals() { _mm_setcsr(saved_); }
+  FlushSubnormals(const FlushSubnormals&) = delete;
+  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
+
+ private:
+  unsigned saved_;
+};
 
 // Loads 16 lanes, or the first n with the others zero; never touches memory past the n-th element.
 template <class T>

@@ -14,7 +14,7 @@ RT_SIMD void L2NormalizeRow(float* x, int64_t stride, float eps, float factor) {
     const F32x16 row = Load(x + d);
     squares = Fma(row, row, squares);
   }
-  const F32x16 scale = Set1(factor) * Rsqrt(Set1(ReduceAdd(squares) + eps));
+  const F32x16 scale = Set1(factor * Rsqrt(ReduceAdd(squares) + eps));
   for (int64_t d = 0; d < stride; d += kLanes) Store(Load(x + d) * scale, x + d);
 }
 

@@ -106,6 +106,7 @@ int RunGatedDelta(const GatedDeltaParams& params, const Parallel& parallel) {
   const DeltaSplit split = DeltaSplit::Choose(params.batch, params.dims, parallel.num_threads);
   const int32_t parts = params.dims.num_k_heads * split.head_parts * split.panel_parts;
   ParallelRun(parallel, [&](int thread, int num_threads) {
+    const FlushSubnormals flush;
     DeltaScratch scratch;
     const size_t bytes = LayOutDeltaScratch(params.dims, nullptr, nullptr);
     LayOutDeltaScratch(params.dims, static_cast<char*>(params.workspace) + bytes * static_cast<size_t>(thread), &scratch);

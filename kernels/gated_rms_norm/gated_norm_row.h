@@ -13,7 +13,7 @@ RT_SIMD void GatedNormRow(const In* o, const Act* z, const float* weight, int64_
     const F32x16 x = LoadUpTo(o + i, n - i);
     squares = Fma(x, x, squares);
   }
-  const F32x16 scale = Rsqrt(Set1(ReduceAdd(squares) / static_cast<float>(n) + eps));
+  const F32x16 scale = Set1(Rsqrt(ReduceAdd(squares) / static_cast<float>(n) + eps));
   for (int64_t i = 0; i < n; i += kLanes) {
     const F32x16 gate = LoadUpTo(z + i, n - i);
     const F32x16 gated = activation == GateActivation::kSilu ? Silu(gate) : Sigmoid(gate);

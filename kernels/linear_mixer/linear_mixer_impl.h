@@ -120,6 +120,7 @@ void RunMixerItem(const LinearMixerParams& params, int32_t sequence, int32_t k_h
 template <class Act>
 int RunLinearMixer(const LinearMixerParams& params, const Parallel& parallel) {
   ParallelRun(parallel, [&](int thread, int num_threads) {
+    const FlushSubnormals flush;
     DeltaScratch scratch;
     const size_t bytes = LayOutDeltaScratch(params.dims, nullptr, nullptr);
     LayOutDeltaScratch(params.dims, static_cast<char*>(params.workspace) + bytes * static_cast<size_t>(thread), &scratch);
