@@ -18,6 +18,7 @@ struct ApiRequest {
   bool return_token_ids = false;
   bool want_logprobs = false;     // sampling.num_logprobs says how many alternatives
   int num_choices = 1;            // `n`, for each prompt
+  std::string user;               // a label for logs
   std::vector<std::vector<int32_t>> prompts;  // token ids; one for chat
   GenerationRequest prototype;    // everything of a sequence but request_id, prompt_ids and the shifted seed
 

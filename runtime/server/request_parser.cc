@@ -229,10 +229,7 @@ MaybeError ReturnTokenIds(const Json& value, Draft& draft) {
   return ReadBool("return_token_ids", value, &draft.request.return_token_ids);
 }
 
-MaybeError User(const Json& value, Draft&) {
-  std::string label;
-  return ReadString("user", value, &label);
-}
+MaybeError User(const Json& value, Draft& draft) { return ReadString("user", value, &draft.request.user); }
 
 // ---- fields of chat ----
 

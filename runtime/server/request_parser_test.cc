@@ -126,7 +126,7 @@ std::vector<FieldCase> CommonCases() {
       {"top_k", "7", [](R r) { return r.prototype.sampling.top_k == 7; }, ""},
       {"top_p", "0.5", [](R r) { return r.prototype.sampling.top_p == 0.5f; }, ""},
       // The one field that is accepted without effect on the answer; it is a label.
-      {"user", "\"u-17\"", [](R) { return true; }, ""},
+      {"user", "\"u-17\"", [](R r) { return r.user == "u-17"; }, ""},
   };
 }
 
