@@ -119,7 +119,8 @@ std::string Violation::ToString() const {
 bool IsCode(const std::string& path) { return Contains(kCodeExtensions, Extension(path)); }
 
 bool IsTestFile(const std::string& path) {
-  if (Contains(Split(path, '/'), "tests")) return true;
+  const std::vector<std::string> folders = Split(path, '/');
+  if (Contains(folders, "tests") || Contains(folders, "testing")) return true;
   const std::vector<std::string> words = Split(Stem(path), '_');
   if (words.front() == "test") return true;
   static constexpr std::array kTestWords = {"test", "bench", "fuzz", "testing", "fixture"};
@@ -232,8 +233,11 @@ std::vector<Violation> CheckReadmes(const std::vector<SourceFile>& files) {
     std::string folder = file.path.substr(0, slash);
     if (FileName(file.path) == "README.md") described.insert(folder);
     if (!IsCode(file.path)) continue;
-    const std::size_t include = (folder + "/").find("/include/");
-    folders.insert(folder.substr(0, include));
+    folder = folder.substr(0, (folder + "/").find("/include/"));
+    for (std::size_t end = folder.size(); end != std::string::npos && end > 0;
+         end = folder.rfind('/', end - 1)) {
+      folders.insert(folder.substr(0, end));
+    }
   }
   std::vector<Violation> violations;
   for (const std::string& folder : folders) {

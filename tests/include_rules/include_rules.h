@@ -26,9 +26,9 @@ struct SourceFile {
 // All text files under the code folders of `root`; build trees and hidden folders are left out.
 std::vector<SourceFile> ReadTree(const std::filesystem::path& root);
 
-bool IsCode(const std::string& path);  // C, C++ or CUDA source or header
-bool IsTestFile(
-    const std::string& path);  // under tests/, or named *_test, *_bench, *_fuzz, *_testing, *_fixture, test_*
+bool IsCode(const std::string& path);      // C, C++ or CUDA source or header
+bool IsTestFile(const std::string& path);  // in a folder tests/ or testing/, or named *_test, *_bench,
+                                           // *_fuzz, *_testing, *_fixture, test_*
 
 // #include directives of one file, in order: line, name, whether in quotes.
 struct Include {
@@ -48,8 +48,8 @@ std::vector<Violation> CheckPublicHeader(const SourceFile& file);
 // Production files of runtime/ name no vendor, model or model family: neither in code nor in comments.
 std::vector<Violation> CheckNames(const SourceFile& file);
 
-// Each folder with code holds a README.md; a tree of public headers is described one level above its
-// include/.
+// Each folder with code in it or below holds a README.md; a tree of public headers is described one level
+// above its include/.
 std::vector<Violation> CheckReadmes(const std::vector<SourceFile>& files);
 
 }  // namespace rt::testing

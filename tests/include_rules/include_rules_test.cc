@@ -105,6 +105,8 @@ TEST(IncludeRules, EveryDirectionOfTheTableIsJudged) {
       {"runtime/cli/main.cc", "\"plugins/cpu/device.h\"", false},
       {"runtime/cli/main.cc", "\"models/one/one.h\"", false},
       {"runtime/cli/main.cc", "\"tests/helpers/golden.h\"", false},
+      {"runtime/cli/main.cc", "\"runtime/engine/testing/fake_model.h\"", false},
+      {"runtime/engine/testing/fake_model.cc", "\"runtime/engine/testing/fake_model.h\"", true},
       {"runtime/cli/main_test.cc", "\"tests/helpers/golden.h\"", true},
       {"plugin_sdk/loader/elf.cc", "\"plugin_sdk/oracle/dense.h\"", true},
       {"plugin_sdk/loader/elf.cc", "\"runtime/engine/engine.h\"", false},
@@ -174,9 +176,11 @@ TEST(IncludeRules, NamesMayAppearInTestsAndOutsideTheCore) {
 
 TEST(IncludeRules, FolderWithoutReadmeIsNamedAndHeaderTreesAreDescribedAbove) {
   const std::vector<SourceFile> files = {
-      {"a/x.cc", ""},           {"a/README.md", ""}, {"b/y.cu", ""},          {"c/z.txt", ""},
-      {"d/include/rt/p.h", ""}, {"d/README.md", ""}, {"e/include/rt/p.h", ""}};
-  EXPECT_EQ(Join(CheckReadmes(files)), "b: has code but no README.md\ne: has code but no README.md\n");
+      {"a/x.cc", ""},           {"a/README.md", ""}, {"b/y.cu", ""},           {"c/z.txt", ""},
+      {"d/include/rt/p.h", ""}, {"d/README.md", ""}, {"e/include/rt/p.h", ""}, {"f/g/h/x.c", ""},
+      {"f/g/h/README.md", ""},  {"f/README.md", ""}};
+  EXPECT_EQ(Join(CheckReadmes(files)),
+            "b: has code but no README.md\ne: has code but no README.md\nf/g: has code but no README.md\n");
 }
 
 }  // namespace
