@@ -1,0 +1,12 @@
+#include "kernels/sampling/sampling_impl.h"
+
+namespace rt::kernels {
+
+const SamplingKernels& SamplingAvx2() {
+  static constexpr SamplingKernels kKernels{[](const SampleArgs& args, const Parallel& parallel) {
+    return SampleWith(kSamplingPrimitives, args, parallel);
+  }};
+  return kKernels;
+}
+
+}  // namespace rt::kernels
