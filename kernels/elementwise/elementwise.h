@@ -34,8 +34,32 @@ struct EmbeddingArgs {
   int64_t out_stride;
 };
 
+// residual[t, i] += delta[t, i]; delta has the activation dtype.
+struct AddArgs {
+  int64_t num_rows;
+  int64_t size;
+  float* residual;  // [num_rows, size]
+  int64_t residual_stride;
+  const void* delta;  // [num_rows, size]
+  int64_t delta_stride;
+};
+
+// y[t, i] = x[t, i] * sigmoid(gate[t, i]), all of the activation dtype; y may be x.
+struct SigmoidGateArgs {
+  int64_t num_rows;
+  int64_t size;
+  const void* x;  // [num_rows, size]
+  int64_t x_stride;
+  const void* gate;  // [num_rows, size]
+  int64_t gate_stride;
+  void* y;  // [num_rows, size]
+  int64_t y_stride;
+};
+
 using SiluMulFn = int (*)(const SiluMulArgs& args, const Parallel& parallel);
 using EmbeddingFn = int (*)(const EmbeddingArgs& args, const Parallel& parallel);
+using AddFn = int (*)(const AddArgs& args, const Parallel& parallel);
+using SigmoidGateFn = int (*)(const SigmoidGateArgs& args, const Parallel& parallel);
 
 // Functions return 0.
 struct ElementwiseKernels {
@@ -43,6 +67,10 @@ struct ElementwiseKernels {
   SiluMulFn silu_mul_bf16;
   EmbeddingFn embedding_f32;
   EmbeddingFn embedding_bf16;
+  AddFn add_f32;
+  AddFn add_bf16;
+  SigmoidGateFn sigmoid_gate_f32;
+  SigmoidGateFn sigmoid_gate_bf16;
 };
 
 const ElementwiseKernels& ElementwiseAvx512Bf16();

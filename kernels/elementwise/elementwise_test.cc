@@ -98,6 +98,51 @@ TEST_P(ElementwiseTest, EmbeddingCopiesRowsAndZeroesUnknownIds) {
   CheckEmbedding<bf16>(kernels().embedding_bf16, pool->parallel());
 }
 
+template <class T>
+void CheckAdd(AddFn fn) {
+  for (int64_t size : {1, 16, 77}) {
+    const auto before = Random<float>(3 * (size + 1), 1, 1.0f);
+    auto residual = before;
+    const auto delta = Random<T>(3 * (size + 2), 2, 1.0f);
+    ASSERT_EQ(fn({3, size, residual.data(), size + 1, delta.data(), size + 2}, SerialParallel()), 0);
+    for (int64_t r = 0; r < 3; ++r) {
+      for (int64_t i = 0; i <= size; ++i) {
+        const size_t at = static_cast<size_t>(r * (size + 1) + i);
+        const float add = i < size ? ToFloat(delta[static_cast<size_t>(r * (size + 2) + i)]) : 0.0f;
+        EXPECT_EQ(residual[at], before[at] + add) << "size " << size << " row " << r << " element " << i;
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, AddChangesTheResidualOnly) {
+  CheckAdd<float>(kernels().add_f32);
+  CheckAdd<bf16>(kernels().add_bf16);
+}
+
+template <class T>
+void CheckSigmoidGate(SigmoidGateFn fn) {
+  const int64_t rows = 3, size = 77;
+  const auto x = Random<T>(rows * size, 1, 1.0f), gate = Random<T>(rows * (size + 5), 2, 4.0f);
+  std::vector<T> y(static_cast<size_t>(rows * (size + 1)), FromFloat<T>(99.0f));
+  ASSERT_EQ(fn({rows, size, x.data(), size, gate.data(), size + 5, y.data(), size + 1}, SerialParallel()), 0);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < size; ++i) {
+      const double g = ToFloat(gate[static_cast<size_t>(r * (size + 5) + i)]);
+      const double want = ToFloat(x[static_cast<size_t>(r * size + i)]) / (1 + std::exp(-g));
+      const double bound = std::abs(want) * (3 * 0x1p-23 + (sizeof(T) == 2 ? 0x1p-8 : 0)) + 1e-38;
+      ASSERT_NEAR(ToFloat(y[static_cast<size_t>(r * (size + 1) + i)]), want, bound)
+          << "row " << r << " element " << i;
+    }
+    EXPECT_EQ(ToFloat(y[static_cast<size_t>(r * (size + 1) + size)]), 99.0f);
+  }
+}
+
+TEST_P(ElementwiseTest, SigmoidGateMatchesTheFp64Formula) {
+  CheckSigmoidGate<float>(kernels().sigmoid_gate_f32);
+  CheckSigmoidGate<bf16>(kernels().sigmoid_gate_bf16);
+}
+
 TEST(GatherRows, CopiesNamedRowsAndZeroesNegativeOnes) {
   const std::vector<float> in = Random<float>(6 * 10, 1, 1.0f);
   const std::vector<int32_t> rows{5, -1, 0, 5};
