@@ -43,10 +43,13 @@ class AddedTokenMatcher {
     AddedToken token;
     std::string content;
   };
+  size_t NextCandidate(std::string_view text, size_t pos) const;
   const Pattern* LongestAt(std::string_view text, size_t pos) const;
 
   std::vector<Pattern> tokens_;
   std::array<std::vector<uint32_t>, 256> by_first_byte_;  // indices into tokens_, longest content first
+  std::array<bool, 256> is_first_byte_{};
+  int num_first_bytes_ = 0;
 };
 
 }  // namespace rt

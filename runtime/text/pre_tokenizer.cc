@@ -60,8 +60,12 @@ std::string Quote(std::string_view text) { return std::string(1, '"').append(tex
 
 struct PreTokenizer::Step {
   CodePtr code;
+  bool jit = false;
   bool keep_matches = true;
   bool keep_gaps = true;
+
+  int Match(const unsigned char* subject, size_t size, size_t start, pcre2_match_data* data,
+            pcre2_match_context* context) const;
 };
 
 struct PreTokenizer::Scratch::Impl {
@@ -85,6 +89,17 @@ struct PreTokenizer::Scratch::Impl {
     return data[step];
   }
 };
+
+int PreTokenizer::Step::Match(const unsigned char* subject, size_t size, size_t start, pcre2_match_data* data,
+                              pcre2_match_context* context) const {
+  // The whole text was validated once: without NO_UTF_CHECK each match would check the rest again (quadratic).
+  // pcre2_jit_match leaves out the checks of arguments, which cost as much as the match of a short word.
+  if (jit) {
+    const int rc = pcre2_jit_match(code.get(), subject, size, start, PCRE2_NO_UTF_CHECK, data, context);
+    if (rc != PCRE2_ERROR_JIT_STACKLIMIT) return rc;
+  }
+  return pcre2_match(code.get(), subject, size, start, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, context);
+}
 
 PreTokenizer::Scratch::Scratch() : impl_(std::make_unique<Impl>()) {}
 PreTokenizer::Scratch::~Scratch() = default;
@@ -168,8 +183,9 @@ Status PreTokenizer::AddRegex(std::string_view pattern, bool literal, bool keep_
     pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof(message));
     return {Code::kUnsupported, "pre_tokenizer Split: pattern " + Quote(pattern) + ": " + message};
   }
-  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // without JIT the interpreter gives the same matches, slower
-  steps_.push_back({std::move(code), keep_matches, keep_gaps});
+  // Without JIT the interpreter gives the same matches, slower.
+  const bool jit = pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE) == 0;
+  steps_.push_back({std::move(code), jit, keep_matches, keep_gaps});
   return {};
 }
 
@@ -187,12 +203,7 @@ Status PreTokenizer::Split(size_t step, std::string_view text, Scratch* scratch,
   size_t done = 0;   // everything before is handed on
   size_t start = 0;  // where to look for the next match
   while (start < text.size()) {
-    // The whole text was validated once: without NO_UTF_CHECK each match would check the rest again (quadratic).
-    int rc = pcre2_match(current.code.get(), subject, text.size(), start, PCRE2_NO_UTF_CHECK, data, impl.context);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
-      rc = pcre2_match(current.code.get(), subject, text.size(), start, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data,
-                       impl.context);
-    }
+    const int rc = current.Match(subject, text.size(), start, data, impl.context);
     if (rc == PCRE2_ERROR_NOMATCH) break;
     if (rc < 0) {
       return {Code::kResourceExhausted, "pre_tokenizer: matching stopped with PCRE2 error " + std::to_string(rc) +
