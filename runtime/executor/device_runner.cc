@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 namespace rt {
@@ -69,6 +70,44 @@ Status DeviceRunner::Init(const WeightSource& source, const weights::LoadOptions
     store = Tensor(weights_.data(w), ResolveWeightDType(weight.dtype, parts_.negotiated.dtypes.act), weight.dims);
     store.tensor.shape = store.shape.data();
     store.tensor.strides = store.strides.data();
+  }
+  return PackWeights();
+}
+
+// Plans may want a weight in their own order. Stages with the same kernel share one packed copy; the original goes when nobody reads it.
+Status DeviceRunner::PackWeights() {
+  std::map<std::pair<uint32_t, std::string>, const rt_tensor*> packed;
+  std::vector<bool> original_read(parts_.program.weights.size(), false);
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    Runnable& r = stages_[s];
+    const Stage& stage = parts_.negotiated.stages[s];
+    const Decision& d = parts_.negotiated.decisions[stage.decision];
+    for (uint32_t w = 0; w < stage.op.weights.size(); ++w) {
+      const uint32_t id = stage.op.weights[w];
+      if (id == kNoId) continue;
+      uint64_t bytes = 0;
+      rt_error error = NewError();
+      if (r.provider->ops->prepack_size != nullptr) RT_RETURN_IF_ERROR(FromAbi(r.provider->ops->prepack_size(r.provider->ctx, r.plan, w, &bytes, &error), error, r.label + ": prepack size"));
+      if (bytes == 0) {
+        original_read[id] = true;
+        continue;
+      }
+      const rt_tensor*& tensor = packed[{id, d.candidates[static_cast<size_t>(d.chosen)].kernel + "/" + d.op}];
+      if (tensor == nullptr) {
+        RT_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Allocate(parts_.device, bytes, "packed " + parts_.program.weights[id].name));
+        RT_RETURN_IF_ERROR(FromAbi(r.provider->ops->prepack(r.provider->ctx, r.plan, w, &weight_tensors_[id].tensor, buffer.data(), &error), error, r.label + ": prepack"));
+        TensorStore& store = packed_tensors_.emplace_back(weight_tensors_[id]);
+        store.tensor.data = buffer.data();
+        store.tensor.shape = store.shape.data();
+        store.tensor.strides = store.strides.data();
+        packed_weights_.push_back(std::move(buffer));
+        tensor = &store.tensor;
+      }
+      r.weights[w] = tensor;
+    }
+  }
+  for (uint32_t id = 0; id < original_read.size(); ++id) {
+    if (!original_read[id]) weights_.Release(id);
   }
   return Status::Ok();
 }
@@ -203,13 +242,6 @@ Status DeviceRunner::CreatePlans() {
     for (uint32_t id : stage.op.caches) r.caches.push_back(&views_[id]);
     stages_.push_back(std::move(r));
     RT_RETURN_IF_ERROR(grow(stages_.back()));
-    for (uint32_t w = 0; w < stage.op.weights.size(); ++w) {
-      uint64_t packed = 0;
-      rt_error error = NewError();
-      const auto size = stages_.back().provider->ops->prepack_size;
-      if (size != nullptr) RT_RETURN_IF_ERROR(FromAbi(size(stages_.back().provider->ctx, stages_.back().plan, w, &packed, &error), error, stage.op.label + ": prepack size"));
-      if (packed != 0) return {Code::kUnsupported, stage.op.label + ": the kernel wants its weights packed, which this runtime does not do yet"};
-    }
   }
   for (auto [decision, r, label] : {std::tuple{&parts_.sample, &sample_, "sample"}, std::tuple{&parts_.select_ids, &select_, "select_ids"}}) {
     r->provider = &parts_.providers[decision->candidates[static_cast<size_t>(decision->chosen)].provider];

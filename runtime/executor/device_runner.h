@@ -9,6 +9,7 @@
 #include "runtime/negotiation/negotiation.h"
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -105,6 +106,7 @@ class DeviceRunner : public ModelRunner {
   Status CreateBackends();
   Status CreatePlans();
   Result<rt_plan*> CreatePlan(const Decision& decision, const std::string& label);
+  Status PackWeights();
   Status AllocateSampling();
   void FillValueTensors();
   void ResizeValues(int64_t num_tokens, int64_t num_rows);
@@ -126,6 +128,8 @@ class DeviceRunner : public ModelRunner {
   std::vector<rt_cache_view> views_;
   MemoryPlan memory_;
   std::vector<TensorStore> values_, weight_tensors_;
+  std::deque<TensorStore> packed_tensors_;
+  std::vector<DeviceBuffer> packed_weights_;
   std::vector<uint32_t> token_values_, row_values_;
   std::vector<std::pair<const KernelProvider*, rt_backend*>> backends_;
   std::vector<Runnable> stages_;

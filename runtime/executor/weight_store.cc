@@ -47,6 +47,7 @@ Result<WeightStore> WeightStore::Load(const Program& program, uint32_t act_dtype
     }
     RT_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Allocate(device, offset, "weight " + weight.name));
     store.total_bytes_ += offset;
+    store.sizes_.push_back(offset);
     store.buffers_.push_back(std::move(buffer));
   }
   auto planned = source.checkpoint != nullptr ? weights::LoadPlan::FromCheckpoint(*source.checkpoint, requests, program.skip) : weights::LoadPlan::Random(source.random_seed, requests);

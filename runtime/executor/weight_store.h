@@ -24,10 +24,13 @@ class WeightStore {
                                   std::vector<std::string>* warnings);
   void* data(uint32_t weight) const { return buffers_[weight].data(); }
   uint64_t total_bytes() const { return total_bytes_; }
-  uint64_t bytes(uint32_t weight) const { return buffers_[weight].bytes(); }
+  // Gives one weight's memory back (its packed form is used instead); bytes() keeps its size.
+  void Release(uint32_t weight) { buffers_[weight] = DeviceBuffer(); }
+  uint64_t bytes(uint32_t weight) const { return sizes_[weight]; }
 
  private:
   std::vector<DeviceBuffer> buffers_;
+  std::vector<uint64_t> sizes_;
   uint64_t total_bytes_ = 0;
 };
 

@@ -1,0 +1,179 @@
+// Dense, row-wise and routing ops.
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "plugins/cpu/cpu_plugin.h"
+
+#include <rt/plugin/op_defs.h>
+
+#include <functional>
+
+namespace rt::cpu {
+namespace {
+
+using kernels::DType;
+using kernels::Parallel;
+
+// A plan is a function over the arguments plus its workspace need; these ops build nothing after creation.
+class FunctionPlan : public plugin::Plan {
+ public:
+  using Body = std::function<Status(const rt_exec_args&)>;
+  FunctionPlan(Body body, uint64_t workspace) : body_(std::move(body)), workspace_(workspace) {}
+  uint64_t workspace_bytes() const override { return workspace_; }
+  Status Execute(const rt_exec_args& args) override { return body_(args); }
+
+ private:
+  Body body_;
+  uint64_t workspace_;
+};
+
+class Ops : public plugin::OpProvider {
+ public:
+  Ops(const std::vector<Level>& levels, const Parallel& parallel) : parallel_(parallel) {
+    for (const Level& level : levels) AddLevel(level);
+    AddPlain();
+    rows_.Freeze();
+  }
+
+  const plugin::RowTable& rows() const override { return rows_; }
+
+  void Supports(uint32_t row_idx, const plugin::ProblemView& problem, rt_verdict* verdict) const override {
+    const std::string& op = rows_.spec(row_idx).op;
+    const int64_t in = problem.Get(RT_COL_IN_DTYPE), out = problem.Get(RT_COL_OUT_DTYPE), weight = problem.Get(RT_COL_WEIGHT_DTYPE);
+    if (op == RT_OP_LINEAR) {
+      if (weight != in) return plugin::Refuse(verdict, RT_COL_WEIGHT_DTYPE, "weights must have the dtype of the activations");
+      if (in == RT_DTYPE_F32 && out != RT_DTYPE_F32) return plugin::Refuse(verdict, RT_COL_OUT_DTYPE, "float32 products are written as float32");
+    } else if ((op == RT_OP_SILU_MUL || op == RT_OP_GATHER_ROWS) && in != out) {
+      return plugin::Refuse(verdict, RT_COL_OUT_DTYPE, "must equal in_dtype");
+    } else if (op == RT_OP_RMS_NORM || op == RT_OP_ADD_RMS_NORM) {
+      const auto& kernels = kernels::RmsNormAvx2();
+      const bool found = op == RT_OP_RMS_NORM ? FindRmsNorm(kernels, KernelDType(in), KernelDType(out)) != nullptr : FindAddRmsNorm(kernels, KernelDType(in), KernelDType(out)) != nullptr;
+      if (!found) return plugin::Refuse(verdict, RT_COL_OUT_DTYPE, "no kernel for this pair of dtypes");
+    }
+  }
+
+  Result<std::unique_ptr<plugin::Plan>> CreatePlan(const rt_plan_desc& desc) override {
+    const Entry& entry = entries_[desc.row_idx];
+    return entry.make(*this, entry.isa, plugin::ProblemView(*desc.problem), desc);
+  }
+
+ private:
+  using Made = Result<std::unique_ptr<plugin::Plan>>;
+  using Maker = Made (*)(const Ops&, kernels::Isa, const plugin::ProblemView&, const rt_plan_desc&);
+  struct Entry {
+    kernels::Isa isa;
+    Maker make;
+  };
+
+  static Made Plan(FunctionPlan::Body body, uint64_t workspace = 0) { return std::unique_ptr<plugin::Plan>(std::make_unique<FunctionPlan>(std::move(body), workspace)); }
+
+  void Add(const char* op, const Level* level, Maker make, std::vector<plugin::Constraint> constraints) {
+    plugin::RowSpec spec;
+    spec.op = op;
+    spec.kernel = std::string(op) + "." + (level == nullptr ? "portable" : level->name);
+    spec.score = level == nullptr ? 250 : level->score;
+    spec.guarantees = RT_ROW_RUN_DETERMINISTIC | RT_ROW_BATCH_INVARIANT | RT_ROW_NAN_SAFE_PADDING;
+    spec.constraints = std::move(constraints);
+    if (level != nullptr) {
+      spec.unavailable = level->unavailable;
+      spec.unavailable_reason = level->reason;
+    }
+    rows_.Add(std::move(spec));
+    entries_.push_back({level == nullptr ? kernels::Isa::kAvx2 : level->isa, make});
+  }
+
+  void AddLevel(const Level& level) {
+    using plugin::Any;
+    using plugin::OneOf;
+    const auto acts = [](uint32_t column) { return OneOf(column, ActDTypes()); };
+    Add(RT_OP_EMBEDDING, &level, Embedding, {acts(RT_COL_WEIGHT_DTYPE), OneOf(RT_COL_OUT_DTYPE, {RT_DTYPE_F32}), Any(RT_COL_WIDTH)});
+    const std::vector<plugin::Constraint> norm = {acts(RT_COL_IN_DTYPE), acts(RT_COL_OUT_DTYPE), Any(RT_COL_WIDTH), OneOf(RT_COL_WEIGHT_OFFSET_MILLI, {0, 1000})};
+    Add(RT_OP_RMS_NORM, &level, RmsNorm, norm);
+    Add(RT_OP_ADD_RMS_NORM, &level, AddRmsNorm, norm);
+    Add(RT_OP_LINEAR, &level, Linear, {acts(RT_COL_IN_DTYPE), acts(RT_COL_WEIGHT_DTYPE), acts(RT_COL_OUT_DTYPE), Any(RT_COL_IN_FEATURES), Any(RT_COL_OUT_FEATURES)});
+    Add(RT_OP_SILU_MUL, &level, SiluMul, {acts(RT_COL_IN_DTYPE), acts(RT_COL_OUT_DTYPE), Any(RT_COL_WIDTH)});
+  }
+
+  void AddPlain() {
+    Add(RT_OP_GATHER_ROWS, nullptr, GatherRows, {plugin::OneOf(RT_COL_IN_DTYPE, ActDTypes()), plugin::OneOf(RT_COL_OUT_DTYPE, ActDTypes()), plugin::Any(RT_COL_WIDTH)});
+    Add(RT_OP_SELECT_IDS, nullptr, SelectIds, {});
+  }
+
+  static const kernels::ElementwiseKernels& Elementwise(kernels::Isa isa) { return isa == kernels::Isa::kAvx512Bf16 ? kernels::ElementwiseAvx512Bf16() : kernels::ElementwiseAvx2(); }
+  static const kernels::RmsNormKernels& Norms(kernels::Isa isa) { return isa == kernels::Isa::kAvx512Bf16 ? kernels::RmsNormAvx512Bf16() : kernels::RmsNormAvx2(); }
+
+  static Made Embedding(const Ops& self, kernels::Isa isa, const plugin::ProblemView& p, const rt_plan_desc&) {
+    const auto fn = KernelDType(p.Get(RT_COL_WEIGHT_DTYPE)) == DType::kF32 ? Elementwise(isa).embedding_f32 : Elementwise(isa).embedding_bf16;
+    return Plan([fn, parallel = self.parallel_](const rt_exec_args& a) {
+      const Matrix out = MatrixOf(*a.outputs[0]);
+      const rt_tensor& table = *a.weights[0];
+      return FromKernel(fn({out.rows, table.shape[0], out.columns, static_cast<const int32_t*>(DataOf(*a.inputs[0])), DataOf(table), out.as<float>(), out.stride}, parallel), RT_OP_EMBEDDING);
+    });
+  }
+
+  static Made RmsNorm(const Ops& self, kernels::Isa isa, const plugin::ProblemView& p, const rt_plan_desc&) {
+    const auto* attrs = p.attrs<rt_attrs_norm>();
+    if (attrs == nullptr) return {Code::kInvalidArgument, "rms_norm: attributes are missing"};
+    const auto fn = FindRmsNorm(Norms(isa), KernelDType(p.Get(RT_COL_IN_DTYPE)), KernelDType(p.Get(RT_COL_OUT_DTYPE)));
+    return Plan([fn, attrs = *attrs, parallel = self.parallel_](const rt_exec_args& a) {
+      const Matrix x = MatrixOf(*a.inputs[0]), y = MatrixOf(*a.outputs[0]);
+      return FromKernel(fn({x.rows, x.columns, x.data, x.stride, static_cast<const float*>(DataOf(*a.weights[0])), attrs.weight_offset, attrs.eps, y.data, y.stride}, parallel), RT_OP_RMS_NORM);
+    });
+  }
+
+  static Made AddRmsNorm(const Ops& self, kernels::Isa isa, const plugin::ProblemView& p, const rt_plan_desc&) {
+    const auto* attrs = p.attrs<rt_attrs_norm>();
+    if (attrs == nullptr) return {Code::kInvalidArgument, "add_rms_norm: attributes are missing"};
+    const auto fn = FindAddRmsNorm(Norms(isa), KernelDType(p.Get(RT_COL_IN_DTYPE)), KernelDType(p.Get(RT_COL_OUT_DTYPE)));
+    return Plan([fn, attrs = *attrs, parallel = self.parallel_](const rt_exec_args& a) {
+      const Matrix r = MatrixOf(*a.inputs[0]), d = MatrixOf(*a.inputs[1]), y = MatrixOf(*a.outputs[1]);
+      return FromKernel(fn({r.rows, r.columns, r.as<float>(), r.stride, d.data, d.stride, static_cast<const float*>(DataOf(*a.weights[0])), attrs.weight_offset, attrs.eps, y.data, y.stride}, parallel),
+                        RT_OP_ADD_RMS_NORM);
+    });
+  }
+
+  static Made Linear(const Ops& self, kernels::Isa isa, const plugin::ProblemView& p, const rt_plan_desc&) {
+    const auto& kernels = isa == kernels::Isa::kAvx512Bf16 ? kernels::GemmAvx512Bf16() : kernels::GemmAvx2();
+    const auto fn = FindGemm(kernels, KernelDType(p.Get(RT_COL_IN_DTYPE)), KernelDType(p.Get(RT_COL_WEIGHT_DTYPE)), KernelDType(p.Get(RT_COL_OUT_DTYPE)));
+    if (fn == nullptr) return {Code::kUnsupported, "linear: no kernel for these dtypes"};
+    return Plan(
+        [fn, parallel = self.parallel_](const rt_exec_args& a) {
+          const Matrix x = MatrixOf(*a.inputs[0]), y = MatrixOf(*a.outputs[0]);
+          return FromKernel(fn({x.rows, y.columns, x.columns, x.data, x.stride, DataOf(*a.weights[0]), y.data, y.stride, false, a.workspace}, parallel), RT_OP_LINEAR);
+        },
+        kernels::GemmWorkspaceBytes(self.parallel_.num_threads));
+  }
+
+  static Made SiluMul(const Ops& self, kernels::Isa isa, const plugin::ProblemView& p, const rt_plan_desc&) {
+    const auto fn = KernelDType(p.Get(RT_COL_IN_DTYPE)) == DType::kF32 ? Elementwise(isa).silu_mul_f32 : Elementwise(isa).silu_mul_bf16;
+    return Plan([fn, parallel = self.parallel_](const rt_exec_args& a) {
+      const Matrix gate = MatrixOf(*a.inputs[0]), up = MatrixOf(*a.inputs[1]), y = MatrixOf(*a.outputs[0]);
+      return FromKernel(fn({y.rows, y.columns, gate.data, gate.stride, up.data, up.stride, y.data, y.stride}, parallel), RT_OP_SILU_MUL);
+    });
+  }
+
+  static Made GatherRows(const Ops& self, kernels::Isa, const plugin::ProblemView& p, const rt_plan_desc&) {
+    const int64_t bytes = kernels::SizeOf(KernelDType(p.Get(RT_COL_IN_DTYPE)));
+    return Plan([bytes, parallel = self.parallel_](const rt_exec_args& a) {
+      const Matrix in = MatrixOf(*a.inputs[0]), out = MatrixOf(*a.outputs[0]);
+      return FromKernel(kernels::GatherRows({out.rows, out.columns * bytes, static_cast<const int32_t*>(DataOf(*a.inputs[1])), in.data, in.stride * bytes, out.data, out.stride * bytes}, parallel), RT_OP_GATHER_ROWS);
+    });
+  }
+
+  static Made SelectIds(const Ops&, kernels::Isa, const plugin::ProblemView&, const rt_plan_desc&) {
+    return Plan([](const rt_exec_args& a) {
+      const auto ids = [](const rt_tensor& t) { return static_cast<int32_t*>(DataOf(t)); };
+      return FromKernel(kernels::SelectIds({a.outputs[0]->shape[0], ids(*a.inputs[1]), ids(*a.inputs[2]), ids(*a.inputs[0]), ids(*a.outputs[0])}), RT_OP_SELECT_IDS);
+    });
+  }
+
+  Parallel parallel_;
+  plugin::RowTable rows_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace
+
+std::unique_ptr<plugin::OpProvider> MakeOps(const std::vector<Level>& levels, const kernels::Parallel& parallel) { return std::make_unique<Ops>(levels, parallel); }
+
+}  // namespace rt::cpu
