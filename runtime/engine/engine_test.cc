@@ -55,16 +55,16 @@ TEST_P(EngineEquality, OneSequenceOfAnyLengthGivesTheModelsAnswer) {
 
 TEST_P(EngineEquality, AnyTokenBudgetAndChunkSizeGiveTheSameAnswers) {
   for (const auto& [budget, chunk] : std::vector<std::pair<int32_t, int32_t>>{{1, 1},
-                                                                             {2, 2},
-                                                                             {3, 1},
-                                                                             {5, 5},
-                                                                             {7, 3},
-                                                                             {16, 16},
-                                                                             {63, 63},
-                                                                             {64, 64},
-                                                                             {65, 64},
-                                                                             {100, 33},
-                                                                             {200, 200}}) {
+                                                                              {2, 2},
+                                                                              {3, 1},
+                                                                              {5, 5},
+                                                                              {7, 3},
+                                                                              {16, 16},
+                                                                              {63, 63},
+                                                                              {64, 64},
+                                                                              {65, 64},
+                                                                              {100, 33},
+                                                                              {200, 200}}) {
     SCOPED_TRACE("budget " + std::to_string(budget) + ", chunk " + std::to_string(chunk));
     std::mt19937_64 random(2);
     EngineConfig config = Config();
