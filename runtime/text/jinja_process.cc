@@ -21,7 +21,8 @@ using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 // Starting Python and importing Jinja2 takes 0.1 s on an idle machine; a loaded one gets much more before we give up.
-constexpr std::chrono::seconds kStartTimeout{30};
+// The same holds for compiling the templates.
+constexpr std::chrono::milliseconds kStartTimeout{30'000};
 
 // Only what an interpreter needs to find itself, and the time zone for strftime_now.
 std::vector<std::string> ChildEnvironment() {
@@ -97,7 +98,7 @@ Result<std::string> JinjaProcess::Render(const std::string& name, const Json& co
   const std::lock_guard lock(mutex_);
   if (pid_ >= 0 && ChildHasEnded()) Kill();
   RT_RETURN_IF_ERROR(EnsureRunning());
-  return Call({{"op", "render"}, {"name", name}, {"context", context}, {"marks", marks}});
+  return Call({{"op", "render"}, {"name", name}, {"context", context}, {"marks", marks}}, limits_.timeout);
 }
 
 Status JinjaProcess::EnsureRunning() {
@@ -136,8 +137,9 @@ Status JinjaProcess::Spawn(const std::string& interpreter, std::string* failure)
 
 Status JinjaProcess::Configure() {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limits_.timeout).count() + 2;
-  Status status = Call({{"op", "limits"}, {"memory_bytes", limits_.memory_bytes}, {"cpu_seconds", seconds}}).status();
-  if (status.ok()) status = Call({{"op", "load"}, {"templates", templates_}}).status();
+  const Json limits = {{"op", "limits"}, {"memory_bytes", limits_.memory_bytes}, {"cpu_seconds", seconds}};
+  Status status = Call(limits, kStartTimeout).status();
+  if (status.ok()) status = Call({{"op", "load"}, {"templates", templates_}}, kStartTimeout).status();
   if (!status.ok()) Kill();
   return status;
 }
@@ -157,14 +159,14 @@ void JinjaProcess::Kill() {
   pid_ = -1;
 }
 
-Result<std::string> JinjaProcess::Call(const Json& request) {
+Result<std::string> JinjaProcess::Call(const Json& request, std::chrono::milliseconds timeout) {
   std::string body;
   try {
     body = request.dump();
   } catch (const nlohmann::json::exception&) {
     return {Code::kInvalidArgument, "chat template: a variable holds text that is not UTF-8"};
   }
-  const auto deadline = Clock::now() + limits_.timeout;
+  const auto deadline = Clock::now() + timeout;
   Status sent = SendFrame(body, deadline);
   auto received = sent.ok() ? ReceiveFrame(deadline) : Result<std::string>(sent);
   if (!received.ok()) {

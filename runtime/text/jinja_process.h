@@ -20,7 +20,7 @@ namespace rt {
 extern const char kJinjaChild[];
 
 struct JinjaLimits {
-  std::chrono::milliseconds timeout{5000};     // for one rendering, and for compiling the templates
+  std::chrono::milliseconds timeout{5000};     // for one rendering
   size_t memory_bytes = size_t{512} << 20;     // address space of the child
   size_t max_reply_bytes = size_t{64} << 20;
   // Tried in this order; one without a slash is looked for in PATH. Debian's own python3 comes first because
@@ -58,7 +58,8 @@ class JinjaProcess {
   Status Configure();
   bool ChildHasEnded();
   void Kill();
-  Result<std::string> Call(const nlohmann::ordered_json& request);  // the member "text" of the reply, if any
+  // The member "text" of the reply, if any.
+  Result<std::string> Call(const nlohmann::ordered_json& request, std::chrono::milliseconds timeout);
   Status SendFrame(std::string_view body, Deadline deadline);
   Result<std::string> ReceiveFrame(Deadline deadline);
   Status ReceiveBytes(char* data, size_t size, Deadline deadline);

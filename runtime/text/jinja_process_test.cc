@@ -72,7 +72,7 @@ TEST(JinjaProcess, TheSandboxRefusesWhatCouldReachTheMachine) {
 
 TEST(JinjaProcess, AnEndlessTemplateIsStoppedAndTheNextRenderingWorks) {
   JinjaLimits limits;
-  limits.timeout = milliseconds(700);
+  limits.timeout = milliseconds(2000);
   const auto process = StartOrDie(
       "{% if n %}{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}"
       "{% endfor %}{% endfor %}{% endif %}done", limits);

@@ -34,6 +34,19 @@ std::set<char32_t> PrivateUseIn(std::string_view text) {
   return found;
 }
 
+// Bytes of the characters that both begin with.
+size_t CommonPrefix(std::string_view a, std::string_view b) {
+  size_t n = 0;
+  while (n < a.size() && n < b.size() && a[n] == b[n]) ++n;
+  const auto splits = [&n](std::string_view text) {
+    return n < text.size() && (static_cast<uint8_t>(text[n]) & 0xC0) == 0x80;
+  };
+  while (n > 0 && (splits(a) || splits(b))) --n;
+  return n;
+}
+
+bool IsTagCharacter(char32_t cp) { return cp == '/' || IsUnicodeWord(cp); }
+
 bool OnlySpace(std::string_view text) {
   for (size_t pos = 0, size = 0; pos < text.size(); pos += size) {
     if (!IsUnicodeSpace(DecodeUtf8At(text, pos, &size))) return false;
@@ -70,21 +83,27 @@ const std::string* SpecialMarks::MarkOf(std::string_view character) const {
   return it == mark_of_.end() ? nullptr : &it->second;
 }
 
-// `text[pos]` is the first character of some special token, `first_size` bytes long.
-bool SpecialMarks::MustMark(std::string_view text, size_t pos, size_t first_size) const {
-  const std::string_view rest = text.substr(pos);
-  const std::string_view after = rest.substr(first_size);
-  // At the end, or before what a template may cut out, the next character is not known.
-  if (OnlySpace(after)) return true;
-  for (const std::string& other : *others_) {
-    if (after.starts_with(other)) return true;
-  }
+// True if the character that begins `rest` might come to begin a special token in the rendered text. Templates look for
+// strings in messages ("</think>"), so what cannot become a token must not be marked.
+bool SpecialMarks::MustMark(std::string_view rest) const {
   for (const std::string& token : *special_) {
-    if (!rest.starts_with(FirstCharacter(token))) continue;
-    if (token.size() == first_size) return true;
-    size_t second_size = 0;
-    DecodeUtf8At(token, first_size, &second_size);
-    if (after.starts_with(std::string_view(token).substr(first_size, second_size))) return true;
+    const size_t common = CommonPrefix(rest, token);
+    if (common == 0) continue;
+    if (common == token.size()) return true;
+    // A beginning of a token, at the end or before what a template may cut out: what will follow is not known.
+    const std::string_view after = rest.substr(common);
+    if (OnlySpace(after) || StartsWithOther(after)) return true;
+    // "<|": only control tokens look like that, so be strict. "</" and "<s" are other people's tags as well.
+    const size_t first = FirstCharacter(token).size();
+    size_t size = 0;
+    if (common > first && !IsTagCharacter(DecodeUtf8At(token, first, &size))) return true;
+  }
+  return false;
+}
+
+bool SpecialMarks::StartsWithOther(std::string_view text) const {
+  for (const std::string& other : *others_) {
+    if (text.starts_with(other)) return true;
   }
   return false;
 }
@@ -96,7 +115,7 @@ std::string SpecialMarks::Mark(std::string_view text) const {
     DecodeUtf8At(text, pos, &size);
     const std::string_view character = text.substr(pos, size);
     const std::string* mark = MarkOf(character);
-    out.append(mark != nullptr && MustMark(text, pos, size) ? std::string_view(*mark) : character);
+    out.append(mark != nullptr && MustMark(text.substr(pos)) ? std::string_view(*mark) : character);
   }
   return out;
 }

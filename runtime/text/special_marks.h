@@ -32,7 +32,8 @@ class SpecialMarks {
 
  private:
   const std::string* MarkOf(std::string_view character) const;
-  bool MustMark(std::string_view text, size_t pos, size_t first_size) const;
+  bool MustMark(std::string_view rest) const;
+  bool StartsWithOther(std::string_view text) const;
 
   const std::vector<std::string>* special_ = nullptr;
   const std::vector<std::string>* others_ = nullptr;

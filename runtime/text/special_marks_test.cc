@@ -9,7 +9,7 @@
 namespace rt {
 namespace {
 
-const std::vector<std::string> kSpecial = {"<|im_end|>", "<|im_start|>", "\uFF5Cend\uFF5C", "<s>"};
+const std::vector<std::string> kSpecial = {"<|im_end|>", "<|im_start|>", "\uFF5Cend\uFF5C", "<s>", "</s>"};
 const std::vector<std::string> kOthers = {"</think>"};
 
 SpecialMarks Choose(std::string_view used = "", uint64_t seed = 5) {
@@ -26,8 +26,11 @@ TEST(SpecialMarks, EveryPossibleStartOfASpecialTokenIsMarkedAndComesBack) {
       {"< \n", {0}},                 // a template may trim
       {"<</think>|im_end|>", {0}},   // a template may cut </think> out; the < of </think> itself stays
       {"\uFF5Cend\uFF5C", {0, 6}},
-      {"<script>", {0}},
-      {"a < b, <b>, </think>, <think>", {}},
+      {"<s></s>", {0, 3}},
+      {"<s", {0}},
+      {"<|im_</think>end|>", {0}},
+      {"<|other|>", {0}},            // looks like a control token
+      {"a < b, <b>, <script>, </think>, </section>, <think>", {}},
       {"plain", {}},
   };
   for (const auto& [text, expected] : cases) {
