@@ -214,6 +214,8 @@ EngineStats Engine::Stats() const {
   s.state_slots_total = geometry.max_units(UnitKind::kStateSlot);
   s.kv_blocks_free = stats_.kv_blocks_free;
   s.state_slots_free = stats_.state_slots_free;
+  s.cache_bytes = geometry.arena_bytes();
+  s.cache_stranded_bytes = stats_.stranded_bytes;
   s.requests_running = stats_.running;
   s.requests_waiting = stats_.waiting;
   s.prompt_tokens_total = stats_.prompt_tokens;
@@ -270,9 +272,11 @@ Status Engine::WarmUp() {
   if (ledger_.has_slots()) {
     RT_ASSIGN_OR_RETURN(slot_id, ledger_.ReserveSink());
   }
-  const int64_t wanted = std::min(config_.max_step_tokens, config_.max_context_tokens);
-  const int64_t room = pool_.num_available() * pool_.block_size_tokens();
-  scratch.Grow(std::min(wanted, room));
+  // Blocks for the longest prompt chunk, and one for each row of the widest decode step.
+  const int64_t block_size = pool_.block_size_tokens();
+  const int64_t wanted = std::max<int64_t>(std::min(config_.max_step_tokens, config_.max_context_tokens),
+                                           config_.max_sequences * block_size);
+  scratch.Grow(std::min(wanted, pool_.num_available() * block_size));
   Status status = runner_->WarmUp(scratch.ids(), slot_id).Annotate("warm-up");
   const Status blocks = scratch.Clear();
   const Status sink = slot_id >= 0 ? ledger_.ReleaseSink(slot_id) : Status::Ok();
@@ -401,6 +405,7 @@ void Engine::FinishStep(Clock::time_point begin) {
   };
   set(stats_.kv_blocks_free, arena_.num_available(UnitKind::kKvBlock));
   set(stats_.state_slots_free, arena_.num_available(UnitKind::kStateSlot));
+  set(stats_.stranded_bytes, arena_.stranded_bytes());
   set(stats_.running, static_cast<int64_t>(scheduler_.num_running()));
   set(stats_.waiting, static_cast<int64_t>(scheduler_.num_waiting()));
   set(stats_.prompt_tokens, scheduler_.counters().prompt_tokens);

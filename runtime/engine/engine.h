@@ -68,8 +68,9 @@ class Engine : public GenerationService {
 
   // What other threads read; written by the engine thread, relaxed.
   struct SharedStats {
-    std::atomic<int64_t> kv_blocks_free{0}, state_slots_free{0}, running{0}, waiting{0}, prompt_tokens{0},
-        output_tokens{0}, preemptions{0}, violations{0}, builds_after_ready{0}, steps{0}, overhead_ns{0};
+    std::atomic<int64_t> kv_blocks_free{0}, stranded_bytes{0}, state_slots_free{0}, running{0}, waiting{0},
+        prompt_tokens{0}, output_tokens{0}, preemptions{0}, violations{0}, builds_after_ready{0}, steps{0},
+        overhead_ns{0};
   };
 
   Engine(EngineConfig config, const SlabGeometry& geometry, ModelRunner* runner, TextDecoderFactory* text);

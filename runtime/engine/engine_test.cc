@@ -195,6 +195,50 @@ TEST_P(EngineEquality, ModelsWithoutAttentionOrWithoutRecurrentStateWork) {
   }
 }
 
+// Pairs of features are where schedulers break: memory pressure x chunking x limits x endings x arrival, at
+// random.
+TEST_P(EngineEquality, RandomConfigurationsNeverChangeAnAnswerOrStall) {
+  for (uint64_t seed = 100; seed < 125; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    const auto between = [&](int32_t low, int32_t high) {
+      return low + static_cast<int32_t>(random() % static_cast<uint64_t>(high - low + 1));
+    };
+    FakeRunnerOptions options = Options();
+    options.model.vocab_size = between(0, 1) == 0 ? 20 : 1000;
+    options.model.eos_one_in = between(0, 1) * between(5, 60);
+    options.geometry.block_size_tokens = between(1, 9);
+    options.geometry.kv_block_bytes = between(64, 700);
+    options.geometry.state_slot_bytes = between(64, 4000);
+    EngineConfig config = Config();
+    config.max_step_tokens = between(1, 80);
+    config.prefill_chunk = between(1, 80);
+    config.max_sequences = between(1, 16);
+    const int32_t longest = 80;
+    // From hardly room for one sequence to plenty; slabs may take up to a quarter more.
+    const int64_t one =
+        (longest / options.geometry.block_size_tokens + 1) * (options.geometry.kv_block_bytes + 64) +
+        options.geometry.state_slot_bytes;
+    config.cache_bytes = 2 * one * between(2, 9);
+    EngineUnderTest engine(options, config);
+    std::vector<std::pair<GenerationRequest, std::shared_ptr<CollectingSink>>> asked;
+    for (int i = 0; i < 14; ++i) {
+      GenerationRequest request =
+          MakeRequest(RandomPrompt(&random, between(1, 40), options.model.vocab_size), between(1, 40));
+      request.sampling.temperature = static_cast<float>(between(0, 1));
+      request.sampling.seed = random();
+      request.sampling.presence_penalty = between(0, 3) == 0 ? 0.5f : 0.0f;
+      request.stop.min_tokens = between(0, request.stop.max_tokens);
+      request.stop.ignore_eos = between(0, 1) == 1;
+      if (between(0, 2) == 0) request.stop.stop_token_ids = {between(0, options.model.vocab_size - 1)};
+      asked.push_back({request, engine.Ask(request)});
+      if (between(0, 3) == 0) asked.back().second->WaitForTokens(static_cast<size_t>(between(0, 3)));
+    }
+    for (const auto& [request, sink] : asked) ASSERT_NO_FATAL_FAILURE(engine.ExpectAnswer(request, sink));
+    engine.ExpectAllFree();
+  }
+}
+
 TEST_P(EngineEquality, TenThousandAbortsAtRandomPhasesLeaveNothingBehind) {
   const uint64_t seed = 9;
   std::mt19937_64 random(seed);

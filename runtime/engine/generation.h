@@ -76,9 +76,13 @@ class GenerationSink {
 
 using SequenceId = uint64_t;
 
+// KV blocks and state slots share one arena: a total is what the arena holds if all of it serves that kind, free is what
+// could be handed out now. Idle, free equals total for both.
 struct EngineStats {
   int64_t kv_blocks_total = 0, kv_blocks_free = 0;
   int64_t state_slots_total = 0, state_slots_free = 0;
+  int64_t cache_bytes = 0;           // of the arena
+  int64_t cache_stranded_bytes = 0;  // free, but only for the kind whose slab they lie in
   int64_t requests_running = 0, requests_waiting = 0;
   int64_t prompt_tokens_total = 0, output_tokens_total = 0;
   int64_t preemptions_total = 0;
