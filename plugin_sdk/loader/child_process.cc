@@ -51,8 +51,8 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   return out;
 }
 
-Result<pid_t> Spawn(const std::vector<std::string>& argv, const std::vector<std::string>& extra_environment, const Pipe& report,
-                    const Pipe& output) {
+Result<pid_t> Spawn(const std::vector<std::string>& argv, const std::vector<std::string>& extra_environment,
+                    const Pipe& report, const Pipe& output) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
   if (posix_spawn_file_actions_init(&actions) != 0 || posix_spawnattr_init(&attributes) != 0) {
@@ -69,21 +69,24 @@ Result<pid_t> Spawn(const std::vector<std::string>& argv, const std::vector<std:
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setpgroup(&attributes, 0);  // its own group, so that a time-out also ends what it started
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
 
   std::vector<char*> arguments = Pointers(argv), environment = Pointers(extra_environment);
   for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
   arguments.push_back(nullptr);
   environment.push_back(nullptr);
   pid_t pid = 0;
-  const int error = posix_spawn(&pid, arguments[0], &actions, &attributes, arguments.data(), environment.data());
+  const int error =
+      posix_spawn(&pid, arguments[0], &actions, &attributes, arguments.data(), environment.data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) return {Code::kUnavailable, "cannot start " + argv[0] + ": " + std::strerror(error)};
   return pid;
 }
 
-// Appends what is there; false at the end of the stream. Bytes beyond `limit` are read and dropped, so that the child never blocks.
+// Appends what is there; false at the end of the stream. Bytes beyond `limit` are read and dropped, so that
+// the child never blocks.
 bool Drain(int fd, std::string* text, size_t limit) {
   char buffer[4096];
   const ssize_t count = read(fd, buffer, sizeof buffer);
@@ -93,8 +96,8 @@ bool Drain(int fd, std::string* text, size_t limit) {
   return true;
 }
 
-// Reads both pipes until the child has closed them or the time is up; true if it closed the report. The output pipe may be
-// held open by a grandchild, hence the report decides.
+// Reads both pipes until the child has closed them or the time is up; true if it closed the report. The
+// output pipe may be held open by a grandchild, hence the report decides.
 bool Collect(const Pipe& report, const Pipe& output, Clock::time_point deadline, ChildOutcome* outcome) {
   pollfd polled[2] = {{report.read_end(), POLLIN, 0}, {output.read_end(), POLLIN, 0}};
   while (polled[0].fd >= 0) {
@@ -106,7 +109,8 @@ bool Collect(const Pipe& report, const Pipe& output, Clock::time_point deadline,
     if (polled[0].revents != 0 && !Drain(polled[0].fd, &outcome->report, kMaxReportBytes)) polled[0].fd = -1;
     if (polled[1].revents != 0 && !Drain(polled[1].fd, &outcome->output, kMaxOutputBytes)) polled[1].fd = -1;
   }
-  while (polled[1].fd >= 0 && poll(&polled[1], 1, 0) > 0 && Drain(polled[1].fd, &outcome->output, kMaxOutputBytes)) {
+  while (polled[1].fd >= 0 && poll(&polled[1], 1, 0) > 0 &&
+         Drain(polled[1].fd, &outcome->output, kMaxOutputBytes)) {
   }
   return true;
 }

@@ -20,19 +20,24 @@ constexpr uint64_t kMaxTextBytes = 4096;
 
 std::string Number(uint64_t value) { return std::to_string(value); }
 
-// struct_size of a struct that the plugin filled: not below the first version, not absurd, and no non-zero byte beyond what we know.
+// struct_size of a struct that the plugin filled: not below the first version, not absurd, and no non-zero
+// byte beyond what we know.
 template <typename T>
 Status CheckSize(const T& value, const char* name) {
   uint32_t size = 0;
   std::memcpy(&size, &value, sizeof size);
-  if (size < sizeof(T)) return {Code::kBadStruct, std::string(name) + " struct_size: expected at least " + Number(sizeof(T)) + ", found " + Number(size)};
+  if (size < sizeof(T))
+    return {Code::kBadStruct, std::string(name) + " struct_size: expected at least " + Number(sizeof(T)) +
+                                  ", found " + Number(size)};
   if (size > kMaxStructBytes) {
-    return {Code::kBadStruct, std::string(name) + " struct_size: expected at most " + Number(kMaxStructBytes) + ", found " + Number(size)};
+    return {Code::kBadStruct, std::string(name) + " struct_size: expected at most " +
+                                  Number(kMaxStructBytes) + ", found " + Number(size)};
   }
   const auto* bytes = reinterpret_cast<const unsigned char*>(&value);
   for (uint32_t i = sizeof(T); i < size; ++i) {
     if (bytes[i] != 0) {
-      return {Code::kUnsupportedStruct, std::string(name) + " has a non-zero byte at " + Number(i) + ", beyond the " + Number(sizeof(T)) +
+      return {Code::kUnsupportedStruct, std::string(name) + " has a non-zero byte at " + Number(i) +
+                                            ", beyond the " + Number(sizeof(T)) +
                                             " bytes that this host knows"};
     }
   }
@@ -40,22 +45,29 @@ Status CheckSize(const T& value, const char* name) {
 }
 
 Status CheckText(rt_str text, const std::string& name) {
-  if (text.size > 0 && text.data == nullptr) return {Code::kInvalidArgument, name + " has " + Number(text.size) + " bytes at NULL"};
-  if (text.size > kMaxTextBytes) return {Code::kInvalidArgument, name + ": expected at most " + Number(kMaxTextBytes) + " bytes, found " + Number(text.size)};
+  if (text.size > 0 && text.data == nullptr)
+    return {Code::kInvalidArgument, name + " has " + Number(text.size) + " bytes at NULL"};
+  if (text.size > kMaxTextBytes)
+    return {Code::kInvalidArgument,
+            name + ": expected at most " + Number(kMaxTextBytes) + " bytes, found " + Number(text.size)};
   return Status::Ok();
 }
 
-std::string Text(rt_str text) { return text.data == nullptr ? std::string() : std::string(text.data, text.size); }
+std::string Text(rt_str text) {
+  return text.data == nullptr ? std::string() : std::string(text.data, text.size);
+}
 
 Status CheckSame(rt_str found, const char* expected, const char* field) {
   RT_RETURN_IF_ERROR(CheckText(found, std::string("descriptor ") + field));
   if (Text(found) == expected) return Status::Ok();
-  return {Code::kInvalidArgument, std::string("descriptor and manifest differ: ") + field + " is \"" + Text(found) + "\" and \"" + expected + "\""};
+  return {Code::kInvalidArgument, std::string("descriptor and manifest differ: ") + field + " is \"" +
+                                      Text(found) + "\" and \"" + expected + "\""};
 }
 
 Status CheckSame(uint32_t found, uint32_t expected, const char* field) {
   if (found == expected) return Status::Ok();
-  return {Code::kInvalidArgument, std::string("descriptor and manifest differ: ") + field + " is " + Number(found) + " and " + Number(expected)};
+  return {Code::kInvalidArgument, std::string("descriptor and manifest differ: ") + field + " is " +
+                                      Number(found) + " and " + Number(expected)};
 }
 
 struct Member {
@@ -65,29 +77,34 @@ struct Member {
 
 Status CheckMembers(const std::string& table, std::initializer_list<Member> members) {
   for (const Member& member : members) {
-    if (!member.present) return {Code::kInvalidArgument, table + "." + member.name + ": expected a function, found NULL"};
+    if (!member.present)
+      return {Code::kInvalidArgument, table + "." + member.name + ": expected a function, found NULL"};
   }
   return Status::Ok();
 }
 
-#define RT_HAS(api, member) Member{#member, (api).member != nullptr}
+#define RT_HAS(api, member) \
+  Member { #member, (api).member != nullptr }
 
 Status CheckDeviceTable(const rt_device_api& api) {
   RT_RETURN_IF_ERROR(CheckSize(api, "rt_device_api"));
-  return CheckMembers("rt_device_api", {RT_HAS(api, enumerate), RT_HAS(api, info), RT_HAS(api, alloc), RT_HAS(api, free), RT_HAS(api, stream_create),
-                                        RT_HAS(api, stream_destroy), RT_HAS(api, stream_sync), RT_HAS(api, copy), RT_HAS(api, fill),
-                                        RT_HAS(api, event_create), RT_HAS(api, event_destroy), RT_HAS(api, event_record), RT_HAS(api, event_sync)});
+  return CheckMembers("rt_device_api",
+                      {RT_HAS(api, enumerate), RT_HAS(api, info), RT_HAS(api, alloc), RT_HAS(api, free),
+                       RT_HAS(api, stream_create), RT_HAS(api, stream_destroy), RT_HAS(api, stream_sync),
+                       RT_HAS(api, copy), RT_HAS(api, fill), RT_HAS(api, event_create),
+                       RT_HAS(api, event_destroy), RT_HAS(api, event_record), RT_HAS(api, event_sync)});
 }
 
 Status CheckOpTable(const rt_op_api& api) {  // prepack and warmup are optional
   RT_RETURN_IF_ERROR(CheckSize(api, "rt_op_api"));
-  return CheckMembers("rt_op_api", {RT_HAS(api, rows), RT_HAS(api, supports), RT_HAS(api, plan_create), RT_HAS(api, plan_destroy),
-                                    RT_HAS(api, plan_info), RT_HAS(api, execute)});
+  return CheckMembers("rt_op_api", {RT_HAS(api, rows), RT_HAS(api, supports), RT_HAS(api, plan_create),
+                                    RT_HAS(api, plan_destroy), RT_HAS(api, plan_info), RT_HAS(api, execute)});
 }
 
 Status CheckBackendTable(const rt_backend_api& api) {  // capture and state exchange are optional
   RT_RETURN_IF_ERROR(CheckSize(api, "rt_backend_api"));
-  RT_RETURN_IF_ERROR(CheckMembers("rt_backend_api", {RT_HAS(api, ops), RT_HAS(api, create), RT_HAS(api, destroy), RT_HAS(api, begin_step)}));
+  RT_RETURN_IF_ERROR(CheckMembers("rt_backend_api", {RT_HAS(api, ops), RT_HAS(api, create),
+                                                     RT_HAS(api, destroy), RT_HAS(api, begin_step)}));
   return CheckOpTable(*api.ops);
 }
 
@@ -101,63 +118,86 @@ Status CheckModelTable(const rt_model_api& api) {
 Status CheckComponent(const rt_component& component) {
   RT_RETURN_IF_ERROR(CheckSize(component, "rt_component"));
   RT_RETURN_IF_ERROR(CheckText(component.name, "component name"));
-  if (component.name.size == 0) return {Code::kInvalidArgument, "a component of kind " + KindNames(component.kind) + " has an empty name"};
-  if (component.api == nullptr) return {Code::kInvalidArgument, "component \"" + Text(component.name) + "\" has no table"};
+  if (component.name.size == 0)
+    return {Code::kInvalidArgument,
+            "a component of kind " + KindNames(component.kind) + " has an empty name"};
+  if (component.api == nullptr)
+    return {Code::kInvalidArgument, "component \"" + Text(component.name) + "\" has no table"};
   switch (component.kind) {
-    case RT_KIND_DEVICE: return CheckDeviceTable(*static_cast<const rt_device_api*>(component.api));
-    case RT_KIND_OPS: return CheckOpTable(*static_cast<const rt_op_api*>(component.api));
+    case RT_KIND_DEVICE:
+      return CheckDeviceTable(*static_cast<const rt_device_api*>(component.api));
+    case RT_KIND_OPS:
+      return CheckOpTable(*static_cast<const rt_op_api*>(component.api));
     case RT_KIND_ATTENTION:
-    case RT_KIND_LINEAR_ATTENTION: return CheckBackendTable(*static_cast<const rt_backend_api*>(component.api));
-    case RT_KIND_MODEL: return CheckModelTable(*static_cast<const rt_model_api*>(component.api));
-    default: return {Code::kUnsupported, "component \"" + Text(component.name) + "\" has the unknown kind " + Number(component.kind)};
+    case RT_KIND_LINEAR_ATTENTION:
+      return CheckBackendTable(*static_cast<const rt_backend_api*>(component.api));
+    case RT_KIND_MODEL:
+      return CheckModelTable(*static_cast<const rt_model_api*>(component.api));
+    default:
+      return {Code::kUnsupported,
+              "component \"" + Text(component.name) + "\" has the unknown kind " + Number(component.kind)};
   }
 }
 
 Status CheckComponents(const rt_plugin_desc& desc, const rt_manifest& manifest) {
   if (desc.num_components == 0 || desc.num_components > kMaxComponents) {
-    return {Code::kInvalidArgument, "num_components: expected 1 to " + Number(kMaxComponents) + ", found " + Number(desc.num_components)};
+    return {Code::kInvalidArgument, "num_components: expected 1 to " + Number(kMaxComponents) + ", found " +
+                                        Number(desc.num_components)};
   }
-  if (desc.components == nullptr) return {Code::kInvalidArgument, "components: expected an array, found NULL"};
+  if (desc.components == nullptr)
+    return {Code::kInvalidArgument, "components: expected an array, found NULL"};
   if (desc.component_stride < sizeof(rt_component) || desc.component_stride > kMaxStructBytes) {
-    return {Code::kBadStruct, "component_stride: expected " + Number(sizeof(rt_component)) + " to " + Number(kMaxStructBytes) + ", found " +
-                                  Number(desc.component_stride)};
+    return {Code::kBadStruct, "component_stride: expected " + Number(sizeof(rt_component)) + " to " +
+                                  Number(kMaxStructBytes) + ", found " + Number(desc.component_stride)};
   }
   uint32_t kinds = 0;
   std::set<std::pair<uint32_t, std::string>> seen;
   for (const rt_component* component : Components(desc)) {
     RT_RETURN_IF_ERROR(CheckComponent(*component).Annotate("component \"" + Text(component->name) + "\""));
     if (!seen.emplace(component->kind, Text(component->name)).second) {
-      return {Code::kInvalidArgument, "two components of kind " + KindNames(component->kind) + " are named \"" + Text(component->name) + "\""};
+      return {Code::kInvalidArgument, "two components of kind " + KindNames(component->kind) +
+                                          " are named \"" + Text(component->name) + "\""};
     }
     kinds |= component->kind;
   }
   if (kinds != manifest.kinds) {
-    return {Code::kInvalidArgument, "descriptor and manifest differ: kinds are \"" + KindNames(kinds) + "\" and \"" + KindNames(manifest.kinds) + "\""};
+    return {Code::kInvalidArgument, "descriptor and manifest differ: kinds are \"" + KindNames(kinds) +
+                                        "\" and \"" + KindNames(manifest.kinds) + "\""};
   }
   return Status::Ok();
 }
 
 Status CheckRow(const rt_row& row) {
   RT_RETURN_IF_ERROR(CheckSize(row, "rt_row"));
-  for (const auto& [text, name] : {std::pair(row.op, "op"), std::pair(row.kernel, "kernel"), std::pair(row.unavailable_reason, "unavailable_reason")}) {
+  for (const auto& [text, name] : {std::pair(row.op, "op"), std::pair(row.kernel, "kernel"),
+                                   std::pair(row.unavailable_reason, "unavailable_reason")}) {
     RT_RETURN_IF_ERROR(CheckText(text, name));
   }
-  if (row.op.size == 0 || row.kernel.size == 0) return {Code::kInvalidArgument, "op and kernel: expected names, found an empty one"};
+  if (row.op.size == 0 || row.kernel.size == 0)
+    return {Code::kInvalidArgument, "op and kernel: expected names, found an empty one"};
   if (row.phases == 0 || (row.phases & ~uint32_t{RT_PHASE_ALL}) != 0) {
-    return {Code::kInvalidArgument, "phases: expected a set of decode, verify, prefill, found " + Number(row.phases)};
+    return {Code::kInvalidArgument,
+            "phases: expected a set of decode, verify, prefill, found " + Number(row.phases)};
   }
   if (row.num_constraints > kMaxConstraints) {
-    return {Code::kInvalidArgument, "num_constraints: expected at most " + Number(kMaxConstraints) + ", found " + Number(row.num_constraints)};
+    return {Code::kInvalidArgument, "num_constraints: expected at most " + Number(kMaxConstraints) +
+                                        ", found " + Number(row.num_constraints)};
   }
-  if (row.num_constraints > 0 && row.constraints == nullptr) return {Code::kInvalidArgument, "constraints: expected an array, found NULL"};
+  if (row.num_constraints > 0 && row.constraints == nullptr)
+    return {Code::kInvalidArgument, "constraints: expected an array, found NULL"};
   if (row.num_constraints > 0 && row.constraint_stride < sizeof(rt_constraint)) {
-    return {Code::kBadStruct, "constraint_stride: expected at least " + Number(sizeof(rt_constraint)) + ", found " + Number(row.constraint_stride)};
+    return {Code::kBadStruct, "constraint_stride: expected at least " + Number(sizeof(rt_constraint)) +
+                                  ", found " + Number(row.constraint_stride)};
   }
   for (uint32_t i = 0; i < row.num_constraints; ++i) {
-    const auto& c = *reinterpret_cast<const rt_constraint*>(reinterpret_cast<const char*>(row.constraints) + uint64_t{i} * row.constraint_stride);
-    if (c.kind > RT_CONSTRAINT_MULTIPLE) return {Code::kUnsupported, "constraint " + Number(i) + " has the unknown kind " + Number(c.kind)};
-    if (c.kind == RT_CONSTRAINT_SET && c.values == nullptr) return {Code::kInvalidArgument, "constraint " + Number(i) + ": expected values, found NULL"};
-    if (c.kind == RT_CONSTRAINT_MULTIPLE && c.lo <= 0) return {Code::kInvalidArgument, "constraint " + Number(i) + ": a multiple of " + std::to_string(c.lo)};
+    const auto& c = *reinterpret_cast<const rt_constraint*>(reinterpret_cast<const char*>(row.constraints) +
+                                                            uint64_t{i} * row.constraint_stride);
+    if (c.kind > RT_CONSTRAINT_MULTIPLE)
+      return {Code::kUnsupported, "constraint " + Number(i) + " has the unknown kind " + Number(c.kind)};
+    if (c.kind == RT_CONSTRAINT_SET && c.values == nullptr)
+      return {Code::kInvalidArgument, "constraint " + Number(i) + ": expected values, found NULL"};
+    if (c.kind == RT_CONSTRAINT_MULTIPLE && c.lo <= 0)
+      return {Code::kInvalidArgument, "constraint " + Number(i) + ": a multiple of " + std::to_string(c.lo)};
   }
   return Status::Ok();
 }
@@ -165,17 +205,23 @@ Status CheckRow(const rt_row& row) {
 std::string ConstraintText(const rt_constraint& c) {
   std::string out = ops::ColumnName(c.column);
   switch (c.kind) {
-    case RT_CONSTRAINT_ANY: return out + " any";
+    case RT_CONSTRAINT_ANY:
+      return out + " any";
     case RT_CONSTRAINT_SET:
       out += " in {";
-      for (uint32_t i = 0; i < c.num_values; ++i) out += (i == 0 ? "" : ", ") + ops::ColumnValueText(c.column, c.values[i]);
+      for (uint32_t i = 0; i < c.num_values; ++i)
+        out += (i == 0 ? "" : ", ") + ops::ColumnValueText(c.column, c.values[i]);
       return out + "}";
     case RT_CONSTRAINT_RANGE: {
       const bool open = c.hi == std::numeric_limits<int64_t>::max();
-      return out + (open ? " >= " + std::to_string(c.lo) : " " + std::to_string(c.lo) + ".." + std::to_string(c.hi));
+      return out + (open ? " >= " + std::to_string(c.lo)
+                         : " " + std::to_string(c.lo) + ".." + std::to_string(c.hi));
     }
-    case RT_CONSTRAINT_MULTIPLE: return out + " multiple of " + std::to_string(c.lo) + (c.hi == 0 ? "" : " up to " + std::to_string(c.hi));
-    default: return out + " ?";
+    case RT_CONSTRAINT_MULTIPLE:
+      return out + " multiple of " + std::to_string(c.lo) +
+             (c.hi == 0 ? "" : " up to " + std::to_string(c.hi));
+    default:
+      return out + " ?";
   }
 }
 
@@ -201,15 +247,19 @@ Status ValidateDescriptor(const rt_plugin_desc* desc, const rt_manifest& manifes
   RT_RETURN_IF_ERROR(CheckSame(desc->vendor, manifest.vendor, "vendor"));
   RT_RETURN_IF_ERROR(CheckSame(desc->version, manifest.version, "version"));
   RT_RETURN_IF_ERROR(CheckComponents(*desc, manifest));
-  return CheckMembers("rt_plugin_desc", {{"init", desc->init != nullptr}, {"shutdown", desc->shutdown != nullptr}});
+  return CheckMembers("rt_plugin_desc",
+                      {{"init", desc->init != nullptr}, {"shutdown", desc->shutdown != nullptr}});
 }
 
 const rt_op_api* OpTable(const rt_component& component) {
   switch (component.kind) {
-    case RT_KIND_OPS: return static_cast<const rt_op_api*>(component.api);
+    case RT_KIND_OPS:
+      return static_cast<const rt_op_api*>(component.api);
     case RT_KIND_ATTENTION:
-    case RT_KIND_LINEAR_ATTENTION: return static_cast<const rt_backend_api*>(component.api)->ops;
-    default: return nullptr;
+    case RT_KIND_LINEAR_ATTENTION:
+      return static_cast<const rt_backend_api*>(component.api)->ops;
+    default:
+      return nullptr;
   }
 }
 
@@ -219,14 +269,18 @@ Result<std::vector<const rt_row*>> ReadRows(const rt_op_api& api, rt_plugin_ctx*
   if (const int32_t code = api.rows(ctx, &first, &count, &stride); code != RT_OK) {
     return StatusFromError(code, rt_error{}).Annotate("rows");
   }
-  if (count > kMaxRows) return {Code::kInvalidArgument, "rows: expected at most " + Number(kMaxRows) + ", found " + Number(count)};
+  if (count > kMaxRows)
+    return {Code::kInvalidArgument,
+            "rows: expected at most " + Number(kMaxRows) + ", found " + Number(count)};
   if (count > 0 && first == nullptr) return {Code::kInvalidArgument, "rows: expected an array, found NULL"};
   if (count > 0 && (stride < sizeof(rt_row) || stride > kMaxStructBytes)) {
-    return {Code::kBadStruct, "rows: expected a stride of " + Number(sizeof(rt_row)) + " to " + Number(kMaxStructBytes) + ", found " + Number(stride)};
+    return {Code::kBadStruct, "rows: expected a stride of " + Number(sizeof(rt_row)) + " to " +
+                                  Number(kMaxStructBytes) + ", found " + Number(stride)};
   }
   std::vector<const rt_row*> rows;
   for (uint32_t i = 0; i < count; ++i) {
-    const auto* row = reinterpret_cast<const rt_row*>(reinterpret_cast<const char*>(first) + uint64_t{i} * stride);
+    const auto* row =
+        reinterpret_cast<const rt_row*>(reinterpret_cast<const char*>(first) + uint64_t{i} * stride);
     RT_RETURN_IF_ERROR(CheckRow(*row).Annotate("row " + Number(i)));
     rows.push_back(row);
   }
@@ -258,10 +312,11 @@ nlohmann::json RowToJson(const rt_row& row) {
     out["constraints"].push_back(ConstraintText(*reinterpret_cast<const rt_constraint*>(at)));
   }
   out["guarantees"] = nlohmann::json::array();
-  for (const auto& [bit, name] : {std::pair<uint32_t, const char*>(RT_ROW_RUN_DETERMINISTIC, "run_deterministic"),
-                                  {RT_ROW_BATCH_INVARIANT, "batch_invariant"},
-                                  {RT_ROW_NAN_SAFE_PADDING, "nan_safe_padding"},
-                                  {RT_ROW_CHECKPOINTS, "checkpoints"}}) {
+  for (const auto& [bit, name] :
+       {std::pair<uint32_t, const char*>(RT_ROW_RUN_DETERMINISTIC, "run_deterministic"),
+        {RT_ROW_BATCH_INVARIANT, "batch_invariant"},
+        {RT_ROW_NAN_SAFE_PADDING, "nan_safe_padding"},
+        {RT_ROW_CHECKPOINTS, "checkpoints"}}) {
     if ((row.guarantees & bit) != 0) out["guarantees"].push_back(name);
   }
   static constexpr const char* kCapture[] = {"none", "one_token", "uniform_batch", "any"};
@@ -274,14 +329,21 @@ nlohmann::json RowToJson(const rt_row& row) {
 
 Result<nlohmann::json> DevicesToJson(const rt_device_api& api, rt_plugin_ctx* ctx) {
   uint32_t count = 0;
-  RT_RETURN_IF_ERROR(CallPlugin([&](rt_error* error) { return api.enumerate(ctx, &count, error); }).Annotate("enumerate"));
-  if (count > kMaxDevices) return {Code::kInvalidArgument, "enumerate: expected at most " + Number(kMaxDevices) + " devices, found " + Number(count)};
+  RT_RETURN_IF_ERROR(
+      CallPlugin([&](rt_error* error) { return api.enumerate(ctx, &count, error); }).Annotate("enumerate"));
+  if (count > kMaxDevices)
+    return {Code::kInvalidArgument,
+            "enumerate: expected at most " + Number(kMaxDevices) + " devices, found " + Number(count)};
   nlohmann::json out = nlohmann::json::array();
   for (uint32_t i = 0; i < count; ++i) {
     rt_device_info info = {};
     info.struct_size = sizeof info;
-    RT_RETURN_IF_ERROR(CallPlugin([&](rt_error* error) { return api.info(ctx, i, &info, error); }).Annotate("info of device " + Number(i)));
-    const auto text = [](const char (&field)[RT_DEVICE_TEXT_BYTES]) { return std::string(field, strnlen(field, sizeof field)); };
+    RT_RETURN_IF_ERROR(CallPlugin([&](rt_error* error) {
+                         return api.info(ctx, i, &info, error);
+                       }).Annotate("info of device " + Number(i)));
+    const auto text = [](const char(&field)[RT_DEVICE_TEXT_BYTES]) {
+      return std::string(field, strnlen(field, sizeof field));
+    };
     out.push_back({{"name", text(info.name)},
                    {"arch", text(info.arch)},
                    {"driver", text(info.driver)},

@@ -1,5 +1,5 @@
-// Checks of what a plugin hands over once its code runs: descriptor, component tables, rows. Used in the probe's child and again
-// in the host, because nothing forces a plugin to answer twice alike.
+// Checks of what a plugin hands over once its code runs: descriptor, component tables, rows. Used in the
+// probe's child and again in the host, because nothing forces a plugin to answer twice alike.
 #pragma once
 
 #include <rt/plugin/backend.h>
@@ -15,8 +15,8 @@
 
 namespace rt {
 
-// The size rules of base.h, the manifest's fields, and every component: kind, name, table size, required members.
-// `desc` may be NULL (what a broken query returns).
+// The size rules of base.h, the manifest's fields, and every component: kind, name, table size, required
+// members. `desc` may be NULL (what a broken query returns).
 Status ValidateDescriptor(const rt_plugin_desc* desc, const rt_manifest& manifest);
 
 // The components of a validated descriptor, with its stride honoured.
@@ -40,7 +40,8 @@ Status CallPlugin(F&& call) {
   return StatusFromError(code, error);
 }
 
-// For reports: {"op","version","phases","kernel","score","constraints":[text],"guarantees":[…],"capture","unavailable","reason"}.
+// For reports:
+// {"op","version","phases","kernel","score","constraints":[text],"guarantees":[…],"capture","unavailable","reason"}.
 nlohmann::json RowToJson(const rt_row& row);
 // {"name","arch","driver","memory_bytes","memory_free_bytes","units"} for each device, or the plugin's error.
 Result<nlohmann::json> DevicesToJson(const rt_device_api& api, rt_plugin_ctx* ctx);

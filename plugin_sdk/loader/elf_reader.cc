@@ -9,7 +9,8 @@
 namespace rt {
 namespace {
 
-// Bounds on tables, far above what a plugin of any size holds, so that a hostile header cannot make the reader work for ever.
+// Bounds on tables, far above what a plugin of any size holds, so that a hostile header cannot make the
+// reader work for ever.
 constexpr uint64_t kMaxSymbols = 4'000'000;
 constexpr size_t kMaxNeeded = 1024;
 constexpr size_t kMaxKeptSymbols = 100'000;
@@ -30,7 +31,9 @@ class File {
     return value;
   }
 
-  std::span<const std::byte> Range(uint64_t offset, uint64_t count) const { return bytes_.subspan(offset, count); }
+  std::span<const std::byte> Range(uint64_t offset, uint64_t count) const {
+    return bytes_.subspan(offset, count);
+  }
 
  private:
   std::span<const std::byte> bytes_;
@@ -39,7 +42,8 @@ class File {
 Status Damaged(const std::string& text) { return {Code::kDataLoss, text}; }
 
 Status Truncated(const std::string& what, uint64_t offset, uint64_t count, uint64_t size) {
-  const std::string end = count > std::numeric_limits<uint64_t>::max() - offset ? "beyond 2^64" : std::to_string(offset + count);
+  const std::string end =
+      count > std::numeric_limits<uint64_t>::max() - offset ? "beyond 2^64" : std::to_string(offset + count);
   return Damaged("truncated: " + what + " ends at byte " + end + ", the file has " + std::to_string(size));
 }
 
@@ -88,16 +92,20 @@ class ElfParser {
   Status ReadHeader() {
     if (file_.size() == 0) return Damaged("empty file");
     if (file_.size() < SELFMAG || std::memcmp(file_.Range(0, SELFMAG).data(), ELFMAG, SELFMAG) != 0) {
-      return {Code::kUnsupported, "not an ELF file: it starts with \"" + FirstBytes(file_) + "\", expected \"\\x7fELF\""};
+      return {Code::kUnsupported,
+              "not an ELF file: it starts with \"" + FirstBytes(file_) + "\", expected \"\\x7fELF\""};
     }
-    if (file_.size() < sizeof(Elf64_Ehdr)) return Truncated("the ELF header", 0, sizeof(Elf64_Ehdr), file_.size());
+    if (file_.size() < sizeof(Elf64_Ehdr))
+      return Truncated("the ELF header", 0, sizeof(Elf64_Ehdr), file_.size());
     header_ = file_.At<Elf64_Ehdr>(0);
     if (header_.e_ident[EI_CLASS] != ELFCLASS64) {
       const int found = header_.e_ident[EI_CLASS];
-      return {Code::kUnsupported, std::string("expected a 64-bit ELF file, found ") +
-                                      (found == ELFCLASS32 ? "a 32-bit one" : "class " + std::to_string(found))};
+      return {Code::kUnsupported,
+              std::string("expected a 64-bit ELF file, found ") +
+                  (found == ELFCLASS32 ? "a 32-bit one" : "class " + std::to_string(found))};
     }
-    if (header_.e_ident[EI_DATA] != ELFDATA2LSB) return {Code::kUnsupported, "expected a little-endian ELF file, found a big-endian one"};
+    if (header_.e_ident[EI_DATA] != ELFDATA2LSB)
+      return {Code::kUnsupported, "expected a little-endian ELF file, found a big-endian one"};
     if (header_.e_version != EV_CURRENT) {
       return {Code::kUnsupported, "expected ELF version 1, found " + std::to_string(header_.e_version)};
     }
@@ -113,14 +121,16 @@ class ElfParser {
       return Damaged("expected program headers of 56 bytes, found " + std::to_string(header_.e_phentsize));
     }
     const uint64_t bytes = uint64_t{header_.e_phnum} * sizeof(Elf64_Phdr);
-    if (!file_.Holds(header_.e_phoff, bytes)) return Truncated("the program header table", header_.e_phoff, bytes, file_.size());
+    if (!file_.Holds(header_.e_phoff, bytes))
+      return Truncated("the program header table", header_.e_phoff, bytes, file_.size());
     for (uint16_t i = 0; i < header_.e_phnum; ++i) {
       const auto segment = file_.At<Elf64_Phdr>(header_.e_phoff + i * sizeof(Elf64_Phdr));
       if (segment.p_type == PT_NULL) continue;
       if (!file_.Holds(segment.p_offset, segment.p_filesz)) {
         return Truncated("segment " + std::to_string(i), segment.p_offset, segment.p_filesz, file_.size());
       }
-      if (segment.p_type == PT_INTERP) info_.interpreter = Strings(file_, segment.p_offset, segment.p_filesz).Get(0);
+      if (segment.p_type == PT_INTERP)
+        info_.interpreter = Strings(file_, segment.p_offset, segment.p_filesz).Get(0);
       segments_.push_back(segment);
     }
     return Status::Ok();
@@ -132,10 +142,12 @@ class ElfParser {
       return Damaged("expected section headers of 64 bytes, found " + std::to_string(header_.e_shentsize));
     }
     const uint64_t bytes = uint64_t{header_.e_shnum} * sizeof(Elf64_Shdr);
-    if (!file_.Holds(header_.e_shoff, bytes)) return Truncated("the section header table", header_.e_shoff, bytes, file_.size());
+    if (!file_.Holds(header_.e_shoff, bytes))
+      return Truncated("the section header table", header_.e_shoff, bytes, file_.size());
     for (uint16_t i = 0; i < header_.e_shnum; ++i) {
       const auto section = file_.At<Elf64_Shdr>(header_.e_shoff + i * sizeof(Elf64_Shdr));
-      if (section.sh_type != SHT_NULL && section.sh_type != SHT_NOBITS && !file_.Holds(section.sh_offset, section.sh_size)) {
+      if (section.sh_type != SHT_NULL && section.sh_type != SHT_NOBITS &&
+          !file_.Holds(section.sh_offset, section.sh_size)) {
         return Truncated("section " + std::to_string(i), section.sh_offset, section.sh_size, file_.size());
       }
       sections_.push_back(section);
@@ -151,7 +163,8 @@ class ElfParser {
 
   // What the dynamic linker reads: PT_DYNAMIC, with the string table found through the loaded segments.
   Status ReadDynamic() {
-    const auto dynamic = std::find_if(segments_.begin(), segments_.end(), [](const Elf64_Phdr& s) { return s.p_type == PT_DYNAMIC; });
+    const auto dynamic = std::find_if(segments_.begin(), segments_.end(),
+                                      [](const Elf64_Phdr& s) { return s.p_type == PT_DYNAMIC; });
     if (dynamic == segments_.end()) return Status::Ok();
     std::vector<Elf64_Dyn> entries;
     for (uint64_t at = 0; at + sizeof(Elf64_Dyn) <= dynamic->p_filesz; at += sizeof(Elf64_Dyn)) {
@@ -159,13 +172,15 @@ class ElfParser {
       if (entries.back().d_tag == DT_NULL) break;
     }
     const auto value_of = [&](int64_t tag) {
-      const auto found = std::find_if(entries.begin(), entries.end(), [&](const Elf64_Dyn& e) { return e.d_tag == tag; });
+      const auto found =
+          std::find_if(entries.begin(), entries.end(), [&](const Elf64_Dyn& e) { return e.d_tag == tag; });
       return found == entries.end() ? uint64_t{0} : found->d_un.d_val;
     };
     RT_ASSIGN_OR_RETURN(const Strings strings, DynamicStrings(value_of(DT_STRTAB), value_of(DT_STRSZ)));
     for (const Elf64_Dyn& entry : entries) {
       if (entry.d_tag == DT_NEEDED) {
-        if (info_.needed.size() == kMaxNeeded) return Damaged("more than " + std::to_string(kMaxNeeded) + " needed libraries");
+        if (info_.needed.size() == kMaxNeeded)
+          return Damaged("more than " + std::to_string(kMaxNeeded) + " needed libraries");
         info_.needed.push_back(strings.Get(entry.d_un.d_val));
       } else if (entry.d_tag == DT_SONAME) {
         info_.soname = strings.Get(entry.d_un.d_val);
@@ -183,7 +198,8 @@ class ElfParser {
     for (const Elf64_Phdr& segment : segments_) {
       if (segment.p_type != PT_LOAD || address < segment.p_vaddr) continue;
       const uint64_t delta = address - segment.p_vaddr;
-      if (delta < segment.p_filesz && size <= segment.p_filesz - delta) return Strings(file_, segment.p_offset + delta, size);
+      if (delta < segment.p_filesz && size <= segment.p_filesz - delta)
+        return Strings(file_, segment.p_offset + delta, size);
     }
     return Damaged("the dynamic string table lies in no loaded segment");
   }
@@ -204,9 +220,11 @@ class ElfParser {
         return Damaged("expected dynamic symbols of 24 bytes, found " + std::to_string(section.sh_entsize));
       }
       const uint64_t count = section.sh_size / sizeof(Elf64_Sym);
-      if (count > kMaxSymbols) return Damaged("more than " + std::to_string(kMaxSymbols) + " dynamic symbols");
+      if (count > kMaxSymbols)
+        return Damaged("more than " + std::to_string(kMaxSymbols) + " dynamic symbols");
       const Strings names = StringsOf(section.sh_link);
-      for (uint64_t i = 1; i < count; ++i) KeepSymbol(file_.At<Elf64_Sym>(section.sh_offset + i * sizeof(Elf64_Sym)), names);
+      for (uint64_t i = 1; i < count; ++i)
+        KeepSymbol(file_.At<Elf64_Sym>(section.sh_offset + i * sizeof(Elf64_Sym)), names);
     }
     return Status::Ok();
   }
@@ -224,19 +242,24 @@ class ElfParser {
 
   Status ReadManifest() {
     for (const Elf64_Shdr& section : sections_) {
-      if (section.sh_type == SHT_NOBITS || section_names_.Get(section.sh_name) != RT_MANIFEST_SECTION) continue;
+      if (section.sh_type == SHT_NOBITS || section_names_.Get(section.sh_name) != RT_MANIFEST_SECTION)
+        continue;
       if (section.sh_size != sizeof(rt_manifest)) {
-        return Damaged("expected a manifest of " + std::to_string(sizeof(rt_manifest)) + " bytes, found " + std::to_string(section.sh_size));
+        return Damaged("expected a manifest of " + std::to_string(sizeof(rt_manifest)) + " bytes, found " +
+                       std::to_string(section.sh_size));
       }
       const auto manifest = file_.At<rt_manifest>(section.sh_offset);
       if (std::memcmp(manifest.magic, RT_MANIFEST_MAGIC, sizeof(manifest.magic)) != 0) {
         return Damaged("expected the manifest magic \"" RT_MANIFEST_MAGIC "\", found other bytes");
       }
-      const std::pair<const char*, std::span<const char>> texts[] = {
-          {"name", manifest.name}, {"vendor", manifest.vendor}, {"version", manifest.version}, {"targets", manifest.targets}};
+      const std::pair<const char*, std::span<const char>> texts[] = {{"name", manifest.name},
+                                                                     {"vendor", manifest.vendor},
+                                                                     {"version", manifest.version},
+                                                                     {"targets", manifest.targets}};
       for (const auto& [field, text] : texts) {
         if (std::find(text.begin(), text.end(), '\0') == text.end()) {
-          return Damaged(std::string("the manifest's ") + field + " does not end inside its " + std::to_string(text.size()) + " bytes");
+          return Damaged(std::string("the manifest's ") + field + " does not end inside its " +
+                         std::to_string(text.size()) + " bytes");
         }
       }
       info_.manifest = manifest;
@@ -292,15 +315,24 @@ Result<ElfInfo> ReadElf(std::span<const std::byte> file) { return ElfParser(file
 
 const char* ElfMachineName(uint16_t machine) {
   switch (machine) {
-    case EM_386: return "x86";
-    case EM_X86_64: return "x86-64";
-    case EM_ARM: return "arm";
-    case EM_AARCH64: return "aarch64";
-    case EM_PPC64: return "ppc64";
-    case EM_S390: return "s390";
-    case EM_RISCV: return "riscv";
-    case 258: return "loongarch";  // EM_LOONGARCH, absent from older <elf.h>
-    default: return "unknown";
+    case EM_386:
+      return "x86";
+    case EM_X86_64:
+      return "x86-64";
+    case EM_ARM:
+      return "arm";
+    case EM_AARCH64:
+      return "aarch64";
+    case EM_PPC64:
+      return "ppc64";
+    case EM_S390:
+      return "s390";
+    case EM_RISCV:
+      return "riscv";
+    case 258:
+      return "loongarch";  // EM_LOONGARCH, absent from older <elf.h>
+    default:
+      return "unknown";
   }
 }
 

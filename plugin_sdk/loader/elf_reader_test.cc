@@ -31,7 +31,8 @@ void Patch(Bytes* bytes, size_t offset, T value) {
 }
 
 size_t ManifestOffset(const Bytes& bytes) {
-  const auto at = std::search(bytes.begin(), bytes.end(), RT_MANIFEST_MAGIC, RT_MANIFEST_MAGIC + sizeof(RT_MANIFEST_MAGIC));
+  const auto at = std::search(bytes.begin(), bytes.end(), RT_MANIFEST_MAGIC,
+                              RT_MANIFEST_MAGIC + sizeof(RT_MANIFEST_MAGIC));
   return static_cast<size_t>(at - bytes.begin());
 }
 
@@ -71,14 +72,19 @@ TEST(ElfReader, ReadsThisExecutableAndRefusesItAsAPlugin) {
   const Result<ElfInfo> elf = ReadPluginFile("/proc/self/exe");
   ASSERT_TRUE(elf.ok()) << elf.status().message();
   EXPECT_FALSE(elf->interpreter.empty());
-  EXPECT_NE(CheckPluginElf(*elf, HostAbi::Current()).message().find("expected a shared object, found an executable"), std::string::npos);
+  EXPECT_NE(CheckPluginElf(*elf, HostAbi::Current())
+                .message()
+                .find("expected a shared object, found an executable"),
+            std::string::npos);
 }
 
 TEST(ElfReader, NamesWhatIsWrongWithTheHeader) {
   EXPECT_EQ(ReadMessage({}), "empty file");
   const std::string text = "#!/bin/sh\n";
-  EXPECT_EQ(ReadMessage(Bytes(text.begin(), text.end())), "not an ELF file: it starts with \"#!/bin/s\", expected \"\\x7fELF\"");
-  EXPECT_EQ(ReadMessage(Bytes(Sample().begin(), Sample().begin() + 40)), "truncated: the ELF header ends at byte 64, the file has 40");
+  EXPECT_EQ(ReadMessage(Bytes(text.begin(), text.end())),
+            "not an ELF file: it starts with \"#!/bin/s\", expected \"\\x7fELF\"");
+  EXPECT_EQ(ReadMessage(Bytes(Sample().begin(), Sample().begin() + 40)),
+            "truncated: the ELF header ends at byte 64, the file has 40");
   Bytes bytes = Sample();
   bytes[EI_CLASS] = ELFCLASS32;
   EXPECT_EQ(ReadMessage(bytes), "expected a 64-bit ELF file, found a 32-bit one");
@@ -90,7 +96,9 @@ TEST(ElfReader, NamesWhatIsWrongWithTheHeader) {
   EXPECT_EQ(ReadMessage(bytes), "expected program headers of 56 bytes, found 55");
   bytes = Sample();
   Patch<uint64_t>(&bytes, offsetof(Elf64_Ehdr, e_phoff), ~uint64_t{0} - 8);
-  EXPECT_EQ(ReadMessage(bytes), "truncated: the program header table ends at byte beyond 2^64, the file has " + std::to_string(bytes.size()));
+  EXPECT_EQ(ReadMessage(bytes),
+            "truncated: the program header table ends at byte beyond 2^64, the file has " +
+                std::to_string(bytes.size()));
 }
 
 TEST(ElfReader, RefusesEveryTruncation) {
@@ -116,16 +124,21 @@ TEST(ElfReader, NamesWhatIsWrongWithTheManifest) {
     return CheckMessage(bytes);
   };
   const std::string draft = std::to_string(RT_ABI_DRAFT);
-  EXPECT_EQ(with(offsetof(rt_manifest, magic), 0), "expected the manifest magic \"RTPLUG1\", found other bytes");
+  EXPECT_EQ(with(offsetof(rt_manifest, magic), 0),
+            "expected the manifest magic \"RTPLUG1\", found other bytes");
   EXPECT_EQ(with(offsetof(rt_manifest, struct_size), 8), "manifest struct_size: expected 328, found 8");
   EXPECT_EQ(with(offsetof(rt_manifest, abi_major), 2), "plugin ABI major 2, this host has 1");
   EXPECT_EQ(with(offsetof(rt_manifest, abi_major), 0), "plugin ABI major 0, this host has 1");
-  EXPECT_EQ(with(offsetof(rt_manifest, abi_minor_needed), 9), "needs plugin ABI 1.9 or later, this host has 1.0: update the runtime");
+  EXPECT_EQ(with(offsetof(rt_manifest, abi_minor_needed), 9),
+            "needs plugin ABI 1.9 or later, this host has 1.0: update the runtime");
   EXPECT_EQ(with(offsetof(rt_manifest, abi_draft), 77),
-            "built against plugin ABI draft 77, this host has draft " + draft + ": rebuild the plugin with this runtime's SDK");
-  const uint32_t other = HostAbi::Current().sanitizer == RT_SANITIZER_THREAD ? RT_SANITIZER_ADDRESS : RT_SANITIZER_THREAD;
-  EXPECT_EQ(with(offsetof(rt_manifest, sanitizer), other), std::string("built with sanitizer ") + SanitizerName(other) + ", this host with " +
-                                                               SanitizerName(HostAbi::Current().sanitizer) + ": build both alike");
+            "built against plugin ABI draft 77, this host has draft " + draft +
+                ": rebuild the plugin with this runtime's SDK");
+  const uint32_t other =
+      HostAbi::Current().sanitizer == RT_SANITIZER_THREAD ? RT_SANITIZER_ADDRESS : RT_SANITIZER_THREAD;
+  EXPECT_EQ(with(offsetof(rt_manifest, sanitizer), other),
+            std::string("built with sanitizer ") + SanitizerName(other) + ", this host with " +
+                SanitizerName(HostAbi::Current().sanitizer) + ": build both alike");
   EXPECT_EQ(with(offsetof(rt_manifest, reserved0), 1), "manifest reserved0: expected 0, found 1");
   EXPECT_EQ(with(offsetof(rt_manifest, kinds), 0), "its manifest names no component kind");
   EXPECT_EQ(with(offsetof(rt_manifest, kinds), 0x41), "unknown component kinds: 0x40");
@@ -140,17 +153,21 @@ TEST(ElfReader, NamesAForeignMachineAndAForeignEntryPoint) {
   Bytes bytes = Sample();
   const uint16_t foreign = HostElfMachine() == EM_AARCH64 ? EM_X86_64 : EM_AARCH64;
   Patch<uint16_t>(&bytes, offsetof(Elf64_Ehdr, e_machine), foreign);
-  EXPECT_EQ(CheckMessage(bytes), std::string("built for ") + ElfMachineName(foreign) + " (ELF machine " + std::to_string(foreign) +
-                                     "), this host is " + ElfMachineName(HostElfMachine()) + " (" + std::to_string(HostElfMachine()) + ")");
+  EXPECT_EQ(CheckMessage(bytes), std::string("built for ") + ElfMachineName(foreign) + " (ELF machine " +
+                                     std::to_string(foreign) + "), this host is " +
+                                     ElfMachineName(HostElfMachine()) + " (" +
+                                     std::to_string(HostElfMachine()) + ")");
   const std::string entry = RT_PLUGIN_ENTRY_NAME;
   const auto rename = [&](const std::string& to) {
     Bytes renamed = Sample();
-    for (auto at = renamed.begin(); (at = std::search(at, renamed.end(), entry.begin(), entry.end())) != renamed.end(); ++at) {
+    for (auto at = renamed.begin();
+         (at = std::search(at, renamed.end(), entry.begin(), entry.end())) != renamed.end(); ++at) {
       std::copy(to.begin(), to.end(), at);
     }
     return CheckMessage(renamed);
   };
-  EXPECT_EQ(rename("rt_plugin_query_v2"), "plugin ABI major differs: it exports rt_plugin_query_v2, this host calls rt_plugin_query_v1");
+  EXPECT_EQ(rename("rt_plugin_query_v2"),
+            "plugin ABI major differs: it exports rt_plugin_query_v2, this host calls rt_plugin_query_v1");
   EXPECT_EQ(rename("my_plugin_query_v1"), "not a plugin: it does not export rt_plugin_query_v1");
 }
 
@@ -163,7 +180,9 @@ TEST(ElfReader, RandomDamageGivesAnErrorOrAnAnswer) {
     for (uint32_t edits = 1 + random() % 8; edits > 0; --edits) {
       // Half of the edits hit the headers, where they matter most.
       const size_t tail = bytes.size() - 64 * 30;
-      const size_t at = random() % 2 == 0 ? random() % bytes.size() : random() % 2 == 0 ? random() % 700 : tail + random() % (64 * 30);
+      const size_t at = random() % 2 == 0   ? random() % bytes.size()
+                        : random() % 2 == 0 ? random() % 700
+                                            : tail + random() % (64 * 30);
       bytes[at] = random() % 4 == 0 ? static_cast<char>(0xff) : static_cast<char>(random());
     }
     refused += CheckMessage(bytes) != "(accepted)";

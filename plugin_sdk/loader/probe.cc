@@ -65,7 +65,8 @@ Report ReadReport(const std::string& text) {
   while (std::getline(lines, line)) {
     const nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!object.is_object()) continue;
-    if (object.contains("step") && object["step"].is_string()) report.step = object["step"].get<std::string>();
+    if (object.contains("step") && object["step"].is_string())
+      report.step = object["step"].get<std::string>();
     if (object.contains("done")) report.done = object["done"];
     if (object.contains("error")) report.error = object["error"];
   }
@@ -73,25 +74,32 @@ Report ReadReport(const std::string& text) {
 }
 
 Status ErrorFrom(const nlohmann::json& error) {
-  if (!error.is_object() || !error.contains("message") || !error["message"].is_string()) return {Code::kInternal, "the probe's report is damaged"};
-  const int code = error.contains("code") && error["code"].is_number_integer() ? error["code"].get<int>() : RT_INTERNAL;
-  return {code > RT_OK && code <= RT_ALREADY_EXISTS ? static_cast<Code>(code) : Code::kInternal, error["message"].get<std::string>()};
+  if (!error.is_object() || !error.contains("message") || !error["message"].is_string())
+    return {Code::kInternal, "the probe's report is damaged"};
+  const int code =
+      error.contains("code") && error["code"].is_number_integer() ? error["code"].get<int>() : RT_INTERNAL;
+  return {code > RT_OK && code <= RT_ALREADY_EXISTS ? static_cast<Code>(code) : Code::kInternal,
+          error["message"].get<std::string>()};
 }
 
 }  // namespace
 
 Result<nlohmann::json> ProbePlugin(const std::string& plugin_path, const ProbeOptions& options) {
-  RT_ASSIGN_OR_RETURN(const ChildOutcome outcome, RunChild({options.helper, plugin_path, options.options_json}, options.timeout));
+  RT_ASSIGN_OR_RETURN(const ChildOutcome outcome,
+                      RunChild({options.helper, plugin_path, options.options_json}, options.timeout));
   const Report report = ReadReport(outcome.report);
   if (outcome.timed_out) {
-    return {Code::kDeadlineExceeded, "did not answer within " + Seconds(options.timeout) + " (in " + StepText(report.step) + ")"};
+    return {Code::kDeadlineExceeded,
+            "did not answer within " + Seconds(options.timeout) + " (in " + StepText(report.step) + ")"};
   }
   if (!report.error.is_null()) return ErrorFrom(report.error);
   if (outcome.signal != 0) {
-    return {Code::kInternal, "crashed in " + StepText(report.step) + " with " + SignalText(outcome.signal) + LastWords(outcome.output)};
+    return {Code::kInternal, "crashed in " + StepText(report.step) + " with " + SignalText(outcome.signal) +
+                                 LastWords(outcome.output)};
   }
   if (!report.done.is_object()) {
-    return {Code::kInternal, "ended the process in " + StepText(report.step) + " with exit code " + std::to_string(outcome.exit_code) + LastWords(outcome.output)};
+    return {Code::kInternal, "ended the process in " + StepText(report.step) + " with exit code " +
+                                 std::to_string(outcome.exit_code) + LastWords(outcome.output)};
   }
   return report.done;
 }
@@ -107,9 +115,12 @@ std::string FindProbeHelper() {
 Result<nlohmann::json> ListNeeds(const std::string& plugin_path, std::chrono::milliseconds timeout) {
   RT_ASSIGN_OR_RETURN(const ElfInfo self, ReadPluginFile("/proc/self/exe"));
   if (self.interpreter.empty()) return {Code::kUnavailable, "this executable names no dynamic linker"};
-  RT_ASSIGN_OR_RETURN(const ChildOutcome outcome, RunChild({self.interpreter, plugin_path}, timeout, {"LD_TRACE_LOADED_OBJECTS=1"}));
-  if (outcome.timed_out) return {Code::kDeadlineExceeded, "the dynamic linker did not answer within " + Seconds(timeout)};
-  // Lines of the form "	libm.so.6 => /lib/…/libm.so.6 (0x…)", "	libx.so => not found", "	/lib64/ld-linux-x86-64.so.2 (0x…)".
+  RT_ASSIGN_OR_RETURN(const ChildOutcome outcome,
+                      RunChild({self.interpreter, plugin_path}, timeout, {"LD_TRACE_LOADED_OBJECTS=1"}));
+  if (outcome.timed_out)
+    return {Code::kDeadlineExceeded, "the dynamic linker did not answer within " + Seconds(timeout)};
+  // Lines of the form "	libm.so.6 => /lib/…/libm.so.6 (0x…)", "	libx.so => not found", "
+  // /lib64/ld-linux-x86-64.so.2 (0x…)".
   nlohmann::json needs = nlohmann::json::array();
   std::istringstream lines(outcome.output);
   std::string line;

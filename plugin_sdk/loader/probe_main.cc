@@ -1,5 +1,5 @@
-// rt-plugin-probe PLUGIN.so OPTIONS_JSON: the child of probe.h. Reports on file descriptor 3; standard output and error are the
-// plugin's. Nothing here catches a crash: dying is an answer.
+// rt-plugin-probe PLUGIN.so OPTIONS_JSON: the child of probe.h. Reports on file descriptor 3; standard output
+// and error are the plugin's. Nothing here catches a crash: dying is an answer.
 #include "plugin_sdk/loader/descriptor.h"
 #include "plugin_sdk/loader/static_check.h"
 
@@ -46,7 +46,8 @@ void Write(const nlohmann::json& object) {
 void Step(const char* name) { Write({{"step", name}}); }
 
 void HostLog(void*, int32_t level, rt_str, rt_str text) {
-  if (level < RT_LOG_WARN) return;  // what is printed explains a crash; the host logs the rest when it loads the plugin
+  if (level < RT_LOG_WARN)
+    return;  // what is printed explains a crash; the host logs the rest when it loads the plugin
   std::fprintf(stderr, "%.*s\n", static_cast<int>(std::min<uint64_t>(text.size, 4096)), text.data);
 }
 const void* HostInterface(void*, rt_str) { return nullptr; }
@@ -61,9 +62,11 @@ unsigned FloatMode() {
 }
 
 Result<nlohmann::json> DescribeComponent(const rt_component& component, rt_plugin_ctx* ctx) {
-  nlohmann::json out = {{"kind", KindNames(component.kind)}, {"name", std::string(component.name.data, component.name.size)}};
+  nlohmann::json out = {{"kind", KindNames(component.kind)},
+                        {"name", std::string(component.name.data, component.name.size)}};
   if (component.kind == RT_KIND_DEVICE) {
-    RT_ASSIGN_OR_RETURN(out["devices"], DevicesToJson(*static_cast<const rt_device_api*>(component.api), ctx));
+    RT_ASSIGN_OR_RETURN(out["devices"],
+                        DevicesToJson(*static_cast<const rt_device_api*>(component.api), ctx));
   }
   if (const rt_op_api* table = OpTable(component)) {
     RT_ASSIGN_OR_RETURN(const std::vector<const rt_row*> rows, ReadRows(*table, ctx));
@@ -82,7 +85,8 @@ Result<nlohmann::json> Probe(const std::string& path, const std::string& options
   Step("load");
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return {Code::kUnavailable, std::string("cannot be loaded: ") + dlerror()};
-  if (FloatMode() != float_mode) out["warnings"].push_back("loading it sets flush-to-zero for the thread: it was linked with -ffast-math");
+  if (FloatMode() != float_mode)
+    out["warnings"].push_back("loading it sets flush-to-zero for the thread: it was linked with -ffast-math");
 
   Step("query");
   const auto query = reinterpret_cast<rt_plugin_query_fn>(dlsym(library, RT_PLUGIN_ENTRY_NAME));
@@ -91,9 +95,11 @@ Result<nlohmann::json> Probe(const std::string& path, const std::string& options
   RT_RETURN_IF_ERROR(ValidateDescriptor(desc, *elf.manifest));
 
   Step("init");
-  const rt_host host = {sizeof(rt_host), RT_ABI_MINOR, nullptr, HostLog, {options.data(), options.size()}, HostInterface};
+  const rt_host host = {sizeof(rt_host), RT_ABI_MINOR, nullptr, HostLog, {options.data(), options.size()},
+                        HostInterface};
   rt_plugin_ctx* ctx = nullptr;
-  RT_RETURN_IF_ERROR(CallPlugin([&](rt_error* error) { return desc->init(&host, &ctx, error); }).Annotate("init failed"));
+  RT_RETURN_IF_ERROR(
+      CallPlugin([&](rt_error* error) { return desc->init(&host, &ctx, error); }).Annotate("init failed"));
 
   Step("its tables");
   for (const rt_component* component : Components(*desc)) {
@@ -128,7 +134,9 @@ int main(int argc, char** argv) {
   if (answer.ok()) {
     rt::Write({{"done", *answer}});
   } else {
-    rt::Write({{"error", {{"code", static_cast<int>(answer.status().code())}, {"message", answer.status().message()}}}});
+    rt::Write(
+        {{"error",
+          {{"code", static_cast<int>(answer.status().code())}, {"message", answer.status().message()}}}});
   }
   _exit(0);  // static destructors of the plugin are not the question
 }

@@ -16,14 +16,15 @@ struct HostAbi {
   static HostAbi Current();
 };
 
-// OK, or a message with what was expected and found. Checks type, machine, entry point, manifest, ABI, sanitizer, kinds, name.
+// OK, or a message with what was expected and found. Checks type, machine, entry point, manifest, ABI,
+// sanitizer, kinds, name.
 Status CheckPluginElf(const ElfInfo& elf, const HostAbi& host);
 
 // Reads, parses and checks a file. The file must not change meanwhile.
 Result<ElfInfo> ReadPluginFile(const std::string& path);
 
-const char* SanitizerName(uint32_t sanitizer);        // "none", "address", "thread", "unknown"
-std::string KindNames(uint32_t kinds);                // "device, ops"; unknown bits in hex
-bool IsPluginName(std::string_view name);             // [a-z0-9_-]+
+const char* SanitizerName(uint32_t sanitizer);  // "none", "address", "thread", "unknown"
+std::string KindNames(uint32_t kinds);          // "device, ops"; unknown bits in hex
+bool IsPluginName(std::string_view name);       // [a-z0-9_-]+
 
 }  // namespace rt

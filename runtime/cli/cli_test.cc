@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -10,7 +11,6 @@
 #include <fstream>
 #include <sstream>
 #include <string>
-#include <sys/wait.h>
 
 namespace rt {
 namespace {
@@ -27,13 +27,16 @@ Outcome RunRuntime(const std::string& arguments) {
   FILE* pipe = popen(command.c_str(), "r");
   Outcome outcome;
   std::array<char, 4096> buffer;
-  while (const size_t count = fread(buffer.data(), 1, buffer.size(), pipe)) outcome.output.append(buffer.data(), count);
+  while (const size_t count = fread(buffer.data(), 1, buffer.size(), pipe))
+    outcome.output.append(buffer.data(), count);
   const int status = pclose(pipe);
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return outcome;
 }
 
-bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 class Cli : public testing::Test {
  protected:
@@ -79,7 +82,8 @@ TEST_F(Cli, BothFormsOfConfigAreTheSame) {
 }
 
 TEST_F(Cli, TwoConfigFilesAreRefused) {
-  EXPECT_EQ(RunRuntime("config --config " + File("good.yaml") + " --config " + File("good.yaml")).exit_code, 2);
+  EXPECT_EQ(RunRuntime("config --config " + File("good.yaml") + " --config " + File("good.yaml")).exit_code,
+            2);
 }
 
 TEST_F(Cli, SetWinsOverTheFileInEitherOrder) {
@@ -96,7 +100,8 @@ TEST_F(Cli, SetWinsOverTheFileInEitherOrder) {
 TEST_F(Cli, ConfigurationMistakesGiveExitCode2) {
   const Outcome bad = RunRuntime("config --config " + File("bad.yaml"));
   EXPECT_EQ(bad.exit_code, 2);
-  EXPECT_EQ(bad.output, "runtime: " + File("bad.yaml") + ":2:3: unknown key \"server.prot\"; did you mean \"server.port\"?\n");
+  EXPECT_EQ(bad.output, "runtime: " + File("bad.yaml") +
+                            ":2:3: unknown key \"server.prot\"; did you mean \"server.port\"?\n");
   const Outcome absent = RunRuntime("config --config " + File("absent.yaml"));
   EXPECT_EQ(absent.exit_code, 2);
   EXPECT_EQ(absent.output, "runtime: " + File("absent.yaml") + ": no such file\n");
@@ -120,7 +125,8 @@ TEST_F(Cli, TheDocumentationShowsTheCodesAndKeysOfTheSource) {
   std::stringstream keys;
   keys << reference.rdbuf();
   const Outcome outcome = RunRuntime("config --keys");
-  EXPECT_TRUE(Contains(keys.str(), outcome.output)) << "update docs/configuration.md from `runtime config --keys`";
+  EXPECT_TRUE(Contains(keys.str(), outcome.output))
+      << "update docs/configuration.md from `runtime config --keys`";
 }
 
 }  // namespace

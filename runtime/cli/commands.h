@@ -2,8 +2,8 @@
 //
 // A subcommand `x` lives in x_command.{h,cc} with
 //     void AddXCommand(CLI::App& app, ExitCode* exit_code);
-// which adds the subcommand, its options and a callback that stores the exit code. Option values live in a struct held by a
-// shared_ptr that the callback captures:
+// which adds the subcommand, its options and a callback that stores the exit code. Option values live in a
+// struct held by a shared_ptr that the callback captures:
 //     auto options = std::make_shared<XOptions>();
 //     CLI::App* command = app.add_subcommand("x", "what it does, in one line");
 //     AddConfigOptions(command, &options->config);

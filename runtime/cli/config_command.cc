@@ -37,7 +37,8 @@ ExitCode RunConfig(const ConfigCommandOptions& options) {
 
 void AddConfigCommand(CLI::App& app, ExitCode* exit_code) {
   auto options = std::make_shared<ConfigCommandOptions>();
-  CLI::App* command = app.add_subcommand("config", "check a configuration; show each key, its value and its source");
+  CLI::App* command =
+      app.add_subcommand("config", "check a configuration; show each key, its value and its source");
   AddConfigOptions(command, &options->config);
   command->add_flag("--keys", options->keys, "print the reference of all keys instead (Markdown)");
   command->add_flag("--json", options->json, "print JSON");

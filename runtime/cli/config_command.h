@@ -1,4 +1,5 @@
-// `runtime config`: check a configuration and show every key with its value and source, or the reference of all keys.
+// `runtime config`: check a configuration and show every key with its value and source, or the reference of
+// all keys.
 #pragma once
 
 #include "runtime/cli/commands.h"

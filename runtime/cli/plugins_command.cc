@@ -20,7 +20,9 @@ struct InspectCommandOptions {
   bool json = false;
 };
 
-void Print(const nlohmann::json& value) { std::printf("%s\n", value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str()); }
+void Print(const nlohmann::json& value) {
+  std::printf("%s\n", value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+}
 
 ExitCode RunList(const ListOptions& options) {
   const Result<Config> config = LoadConfig(options.config);
@@ -32,10 +34,13 @@ ExitCode RunList(const ListOptions& options) {
   const Result<std::unique_ptr<PluginRegistry>> registry = PluginRegistry::Load(registry_options);
   if (!registry.ok()) return Fail(ExitCode::kPlugin, registry.status());
   const nlohmann::json list = PluginListJson(**registry);
-  if (options.json) Print(list);
-  else std::fputs(PluginListText(list).c_str(), stdout);
+  if (options.json)
+    Print(list);
+  else
+    std::fputs(PluginListText(list).c_str(), stdout);
   for (const std::string& name : required) {
-    if ((*registry)->Find(name) == nullptr) return Fail(ExitCode::kPlugin, {Code::kNotFound, "required plugin \"" + name + "\" did not load"});
+    if ((*registry)->Find(name) == nullptr)
+      return Fail(ExitCode::kPlugin, {Code::kNotFound, "required plugin \"" + name + "\" did not load"});
   }
   return ExitCode::kOk;
 }
@@ -48,8 +53,10 @@ ExitCode RunInspect(const InspectCommandOptions& options) {
     inspect.run = !options.only_static;
     const nlohmann::json inspection = InspectPlugin(file, inspect);
     if (inspection["verdict"] != "ok") exit_code = ExitCode::kPlugin;
-    if (options.json) all.push_back(inspection);
-    else std::printf("%s%s", &file == &options.files.front() ? "" : "\n", InspectText(inspection).c_str());
+    if (options.json)
+      all.push_back(inspection);
+    else
+      std::printf("%s%s", &file == &options.files.front() ? "" : "\n", InspectText(inspection).c_str());
   }
   if (options.json) Print(all);
   return exit_code;
@@ -62,7 +69,8 @@ void AddPluginsCommand(CLI::App& app, ExitCode* exit_code) {
   command->require_subcommand(1);
 
   auto list_options = std::make_shared<ListOptions>();
-  CLI::App* list = command->add_subcommand("list", "load plugins as `serve` would; show what loaded and why others did not");
+  CLI::App* list = command->add_subcommand(
+      "list", "load plugins as `serve` would; show what loaded and why others did not");
   AddConfigOptions(list, &list_options->config);
   AddPluginOption(list, &list_options->plugins);
   list->add_flag("--json", list_options->json, "print JSON");
@@ -71,7 +79,8 @@ void AddPluginsCommand(CLI::App& app, ExitCode* exit_code) {
   auto inspect_options = std::make_shared<InspectCommandOptions>();
   CLI::App* inspect = command->add_subcommand("inspect", "show everything a plugin file says about itself");
   inspect->add_option("files", inspect_options->files, "plugin files")->required()->type_name("FILE");
-  inspect->add_flag("--static", inspect_options->only_static, "run no code of the plugin (without devices and rows)");
+  inspect->add_flag("--static", inspect_options->only_static,
+                    "run no code of the plugin (without devices and rows)");
   inspect->add_flag("--json", inspect_options->json, "print JSON");
   inspect->callback([inspect_options, exit_code] { *exit_code = RunInspect(*inspect_options); });
 }

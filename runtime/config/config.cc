@@ -41,7 +41,8 @@ class Mistakes {
 // Reads YAML nodes into a Config. One reader serves one source: a file, or one --set.
 class Reader {
  public:
-  Reader(Config* config, Mistakes* mistakes, fs::path folder) : config_(config), mistakes_(mistakes), folder_(std::move(folder)) {}
+  Reader(Config* config, Mistakes* mistakes, fs::path folder)
+      : config_(config), mistakes_(mistakes), folder_(std::move(folder)) {}
   virtual ~Reader() = default;
 
   // A node at `key`, which names a value, a section or nothing.
@@ -54,8 +55,9 @@ class Reader {
   void ReadSection(const std::string& prefix, const YamlNode& node) {
     if (ClassifyNull(node)) return;  // "server:" with nothing below it
     if (node.kind != YamlNode::Kind::kMap) {
-      return Mistake(node, (prefix.empty() ? "expected sections such as model:" : prefix + ": expected a section") + ", found " +
-                               DescribeYaml(node));
+      return Mistake(node,
+                     (prefix.empty() ? "expected sections such as model:" : prefix + ": expected a section") +
+                         ", found " + DescribeYaml(node));
     }
     ForEachEntry(prefix, node, [&](const std::string& key, const YamlNode& value) { ReadKey(key, value); });
   }
@@ -63,7 +65,7 @@ class Reader {
  protected:
   virtual std::string Where(const YamlNode& node) const = 0;   // before a message
   virtual std::string Source(const YamlNode& node) const = 0;  // recorded beside a value
-  virtual bool BareText() const { return false; }              // a scalar for a text key is text whatever it looks like
+  virtual bool BareText() const { return false; }  // a scalar for a text key is text whatever it looks like
 
   Config* config_;
 
@@ -113,9 +115,11 @@ class Reader {
       if (key->scalar == "<<") {
         Mistake(*key, "merge keys (<<) are not supported");
       } else if (const auto [first, fresh] = seen.emplace(key->scalar, key); !fresh) {
-        Mistake(*key, "duplicate key \"" + full + "\", first given in line " + std::to_string(first->second->line));
+        Mistake(*key,
+                "duplicate key \"" + full + "\", first given in line " + std::to_string(first->second->line));
       } else if (prefix.empty() && key->scalar.find('.') != std::string::npos) {
-        Mistake(*key, "unknown key \"" + full + "\"; sections are nested: \"" + full.substr(0, full.find('.')) + ":\" on a line of its own");
+        Mistake(*key, "unknown key \"" + full + "\"; sections are nested: \"" +
+                          full.substr(0, full.find('.')) + ":\" on a line of its own");
       } else {
         at_key_ = key;
         read(full, *value);
@@ -125,16 +129,26 @@ class Reader {
 
   void ReadValue(const KeySpec& spec, const YamlNode& node) {
     switch (spec.form) {
-      case KeyForm::kText: return ReadText(spec, node);
-      case KeyForm::kPath: return ReadPath(spec, node);
-      case KeyForm::kTextList: return ReadList(spec, node, false);
-      case KeyForm::kPathList: return ReadList(spec, node, true);
-      case KeyForm::kBool: return ReadBool(spec, node);
-      case KeyForm::kInteger: return ReadInteger(spec, node);
-      case KeyForm::kNumber: return ReadNumber(spec, node);
-      case KeyForm::kBytes: return ReadBytes(spec, node);
-      case KeyForm::kOptions: return ReadOptions(spec.key, node);
-      case KeyForm::kPins: return ReadPins(spec.key, node);
+      case KeyForm::kText:
+        return ReadText(spec, node);
+      case KeyForm::kPath:
+        return ReadPath(spec, node);
+      case KeyForm::kTextList:
+        return ReadList(spec, node, false);
+      case KeyForm::kPathList:
+        return ReadList(spec, node, true);
+      case KeyForm::kBool:
+        return ReadBool(spec, node);
+      case KeyForm::kInteger:
+        return ReadInteger(spec, node);
+      case KeyForm::kNumber:
+        return ReadNumber(spec, node);
+      case KeyForm::kBytes:
+        return ReadBytes(spec, node);
+      case KeyForm::kOptions:
+        return ReadOptions(spec.key, node);
+      case KeyForm::kPins:
+        return ReadPins(spec.key, node);
     }
   }
 
@@ -156,8 +170,8 @@ class Reader {
   void ReadText(const KeySpec& spec, const YamlNode& node) {
     if (!IsText(node)) return Expected(spec.key, node, spec.choices.empty() ? "a text" : Choices(spec));
     if (!spec.choices.empty() && !IsChoice(spec, node.scalar)) {
-      return Mistake(node, std::string(spec.key) + ": expected " + Choices(spec) + ", found \"" + node.scalar + "\"" +
-                               DidYouMean(node.scalar, WholeChoices(spec)));
+      return Mistake(node, std::string(spec.key) + ": expected " + Choices(spec) + ", found \"" +
+                               node.scalar + "\"" + DidYouMean(node.scalar, WholeChoices(spec)));
     }
     Store(spec, node, node.scalar);
   }
@@ -186,7 +200,10 @@ class Reader {
     std::string out;
     for (size_t i = 0; i < spec.choices.size(); ++i) {
       const std::string& choice = spec.choices[i];
-      out += (i == 0 ? "" : i + 1 == spec.choices.size() ? " or " : ", ") + choice + (choice.back() == ':' ? "<seed>" : "");
+      out += (i == 0                         ? ""
+              : i + 1 == spec.choices.size() ? " or "
+                                             : ", ") +
+             choice + (choice.back() == ':' ? "<seed>" : "");
     }
     return out;
   }
@@ -203,10 +220,12 @@ class Reader {
   }
 
   void ReadList(const KeySpec& spec, const YamlNode& node, bool paths) {
-    if (node.kind != YamlNode::Kind::kList) return Expected(spec.key, node, paths ? "a list of paths" : "a list of texts");
+    if (node.kind != YamlNode::Kind::kList)
+      return Expected(spec.key, node, paths ? "a list of paths" : "a list of texts");
     std::vector<std::string> values;
     for (const YamlNode* item : node.items) {
-      if (!IsText(*item) || item->scalar.empty()) return Expected(spec.key, *item, paths ? "a path" : "a text");
+      if (!IsText(*item) || item->scalar.empty())
+        return Expected(spec.key, *item, paths ? "a path" : "a text");
       values.push_back(paths ? Absolute(item->scalar) : item->scalar);
     }
     Store(spec, node, std::move(values));
@@ -228,7 +247,8 @@ class Reader {
 
   bool InRange(const KeySpec& spec, const YamlNode& node, double value) {
     if (value >= spec.lo && value <= spec.hi) return true;
-    Mistake(node, std::string(spec.key) + ": expected " + Number(spec.lo) + " to " + Number(spec.hi) + ", found " + node.scalar);
+    Mistake(node, std::string(spec.key) + ": expected " + Number(spec.lo) + " to " + Number(spec.hi) +
+                      ", found " + node.scalar);
     return false;
   }
 
@@ -237,7 +257,8 @@ class Reader {
     const char* begin = node.scalar.data() + (node.scalar[0] == '+' ? 1 : 0);
     const char* end = node.scalar.data() + node.scalar.size();
     if (std::from_chars(begin, end, *value).ec != std::errc()) {
-      Mistake(node, std::string(spec.key) + ": expected " + Number(spec.lo) + " to " + Number(spec.hi) + ", found " + node.scalar);
+      Mistake(node, std::string(spec.key) + ": expected " + Number(spec.lo) + " to " + Number(spec.hi) +
+                        ", found " + node.scalar);
       return false;
     }
     return InRange(spec, node, static_cast<double>(*value));
@@ -253,7 +274,8 @@ class Reader {
 
   void ReadNumber(const KeySpec& spec, const YamlNode& node) {
     const ScalarKind kind = node.kind == YamlNode::Kind::kScalar ? ClassifyScalar(node) : ScalarKind::kText;
-    if (kind != ScalarKind::kInteger && kind != ScalarKind::kFloat) return Expected(spec.key, node, "a number");
+    if (kind != ScalarKind::kInteger && kind != ScalarKind::kFloat)
+      return Expected(spec.key, node, "a number");
     const double value = std::strtod(node.scalar.c_str(), nullptr);
     if (node.scalar[0] == '.' || !std::isfinite(value)) return Expected(spec.key, node, "a finite number");
     if (InRange(spec, node, value)) Store(spec, node, value);
@@ -286,7 +308,8 @@ class Reader {
   // A free-form value as JSON; scalars keep the type that YAML gives them.
   nlohmann::json ToJson(const std::string& key, const YamlNode& node) {
     switch (node.kind) {
-      case YamlNode::Kind::kNull: return nullptr;
+      case YamlNode::Kind::kNull:
+        return nullptr;
       case YamlNode::Kind::kList: {
         nlohmann::json list = nlohmann::json::array();
         for (const YamlNode* item : node.items) list.push_back(ToJson(key, *item));
@@ -299,20 +322,25 @@ class Reader {
         });
         return map;
       }
-      case YamlNode::Kind::kScalar: return ScalarToJson(key, node);
+      case YamlNode::Kind::kScalar:
+        return ScalarToJson(key, node);
     }
     return nullptr;
   }
 
   nlohmann::json ScalarToJson(const std::string& key, const YamlNode& node) {
     switch (ClassifyScalar(node)) {
-      case ScalarKind::kNull: return nullptr;
-      case ScalarKind::kBool: return node.scalar == "true";
-      case ScalarKind::kText: return node.scalar;
+      case ScalarKind::kNull:
+        return nullptr;
+      case ScalarKind::kBool:
+        return node.scalar == "true";
+      case ScalarKind::kText:
+        return node.scalar;
       case ScalarKind::kInteger: {
         int64_t value = 0;
         const char* begin = node.scalar.data() + (node.scalar[0] == '+' ? 1 : 0);
-        if (std::from_chars(begin, node.scalar.data() + node.scalar.size(), value).ec == std::errc()) return value;
+        if (std::from_chars(begin, node.scalar.data() + node.scalar.size(), value).ec == std::errc())
+          return value;
         Mistake(node, key + ": the integer " + node.scalar + " does not fit into 64 bits");
         return nullptr;
       }
@@ -350,7 +378,8 @@ class Reader {
   }
 
  protected:
-  void StoreOption(const std::string& plugin, const std::string& option, const std::string& full, const YamlNode& node) {
+  void StoreOption(const std::string& plugin, const std::string& option, const std::string& full,
+                   const YamlNode& node) {
     nlohmann::json& section = config_->plugins.options[plugin];
     if (section.is_null()) section = nlohmann::json::object();
     section[option] = ToJson(full, node);
@@ -383,7 +412,8 @@ class FileReader : public Reader {
   std::string name_;
 };
 
-// One key=value of the command line. The value of a text key is taken as it is, that of every other key is read as YAML.
+// One key=value of the command line. The value of a text key is taken as it is, that of every other key is
+// read as YAML.
 class OverrideReader : public Reader {
  public:
   OverrideReader(Config* config, Mistakes* mistakes, std::string key, bool bare)
@@ -395,7 +425,8 @@ class OverrideReader : public Reader {
     if (key.substr(0, kOptions.size()) == kOptions) {
       const size_t dot = key_.find('.', kOptions.size());
       if (dot != std::string::npos && dot > kOptions.size() && dot + 1 < key_.size()) {
-        return StoreOption(key_.substr(kOptions.size(), dot - kOptions.size()), key_.substr(dot + 1), key_, node);
+        return StoreOption(key_.substr(kOptions.size(), dot - kOptions.size()), key_.substr(dot + 1), key_,
+                           node);
       }
     } else if (key.substr(0, kPin.size()) == kPin && key.size() > kPin.size()) {
       return StorePin(key_, key_.substr(kPin.size()), node);
@@ -440,8 +471,10 @@ Result<std::string> ReadFile(const fs::path& file) {
   if (!fs::is_regular_file(status)) return {Code::kInvalidArgument, file.string() + ": not a regular file"};
   const uintmax_t size = fs::file_size(file, error);
   if (error || size > YamlTree::kMaxBytes) {
-    return {Code::kInvalidArgument, file.string() + ": " + (error ? error.message() : std::to_string(size) + " bytes, at most " +
-                                                                  std::to_string(YamlTree::kMaxBytes) + " are read")};
+    return {Code::kInvalidArgument, file.string() + ": " +
+                                        (error ? error.message()
+                                               : std::to_string(size) + " bytes, at most " +
+                                                     std::to_string(YamlTree::kMaxBytes) + " are read")};
   }
   std::ifstream in(file, std::ios::binary);
   std::ostringstream text;
@@ -486,7 +519,8 @@ std::vector<ConfigEntry> Config::Explain() const {
         }
       }
     } else if (spec.form == KeyForm::kPins) {
-      for (const auto& [op, kernel] : negotiation.pin) entries.push_back({prefix + op, kernel, Source(prefix + op)});
+      for (const auto& [op, kernel] : negotiation.pin)
+        entries.push_back({prefix + op, kernel, Source(prefix + op)});
     } else {
       entries.push_back({spec.key, KeyValue(spec, *this), Source(spec.key)});
     }

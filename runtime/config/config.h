@@ -1,4 +1,5 @@
-// The typed configuration. Keys, ranges and documentation stand in one table (config_schema.cc); defaults are the initial values below.
+// The typed configuration. Keys, ranges and documentation stand in one table (config_schema.cc); defaults are
+// the initial values below.
 #pragma once
 
 #include <rt/plugin/status.hpp>
@@ -23,8 +24,8 @@ struct ConfigEntry {
 
 struct Config {
   struct Model {
-    std::string path;       // model folder, Hugging Face layout
-    std::string tokenizer;  // folder or tokenizer.json; empty = the model folder
+    std::string path;                    // model folder, Hugging Face layout
+    std::string tokenizer;               // folder or tokenizer.json; empty = the model folder
     std::string weights = "checkpoint";  // or "random:<seed>"
     std::string compute_dtype = "bfloat16";
     int64_t max_context = 0;  // tokens; 0 = the model's own limit
@@ -32,7 +33,8 @@ struct Config {
   } model;
 
   struct Plugins {
-    std::vector<std::string> paths;     // files or folders, searched before the environment and the installed folder
+    std::vector<std::string>
+        paths;  // files or folders, searched before the environment and the installed folder
     std::vector<std::string> required;  // plugin names that must load
     std::vector<std::string> deny;      // plugin names never loaded
     bool probe = true;
@@ -75,7 +77,7 @@ struct Config {
 
   struct Server {
     std::string host = "127.0.0.1";
-    int64_t port = 8080;  // 0 = any free port, reported at start
+    int64_t port = 8080;     // 0 = any free port, reported at start
     std::string model_name;  // empty = model.name
     int64_t max_body_bytes = 8 << 20;
     int64_t max_connections = 512;
@@ -94,17 +96,17 @@ struct Config {
     double template_timeout_s = 5;
   } text;
 
-  // Reads a file (empty path: none), then applies `overrides`, each "key=value", which win over the file. Relative paths of the
-  // file are relative to its folder, those of overrides to the working directory. The message of an error lists every mistake
-  // found, one a line, "file:line:column: …" or "--set key: …".
+  // Reads a file (empty path: none), then applies `overrides`, each "key=value", which win over the file.
+  // Relative paths of the file are relative to its folder, those of overrides to the working directory. The
+  // message of an error lists every mistake found, one a line, "file:line:column: …" or "--set key: …".
   static Result<Config> Load(const std::filesystem::path& file, const std::vector<std::string>& overrides);
 
   // Same from text; `name` stands in messages, `folder` resolves relative paths.
-  static Result<Config> Parse(std::string_view text, const std::string& name, const std::filesystem::path& folder,
-                              const std::vector<std::string>& overrides);
+  static Result<Config> Parse(std::string_view text, const std::string& name,
+                              const std::filesystem::path& folder, const std::vector<std::string>& overrides);
 
-  // Every key with its value and where that came from, in the order of the schema. User's entries of free-form sections
-  // follow their section.
+  // Every key with its value and where that came from, in the order of the schema. User's entries of
+  // free-form sections follow their section.
   std::vector<ConfigEntry> Explain() const;
 
   // "default" if the user set nothing there.

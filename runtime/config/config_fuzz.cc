@@ -1,4 +1,5 @@
-// libFuzzer target of the configuration reader: any text gives a Config or an error, never a crash, hang or leak.
+// libFuzzer target of the configuration reader: any text gives a Config or an error, never a crash, hang or
+// leak.
 #include "runtime/config/config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -11,28 +11,30 @@ namespace rt {
 
 enum class KeyForm {
   kText,
-  kPath,      // text; made absolute against the folder of its source
+  kPath,  // text; made absolute against the folder of its source
   kPathList,
   kTextList,
   kBool,
   kInteger,
-  kNumber,    // double; integers are welcome
-  kBytes,     // integer, or text such as 2GiB or 500MB
-  kOptions,   // plugin name -> free-form section
-  kPins,      // op[.phase] -> kernel
+  kNumber,   // double; integers are welcome
+  kBytes,    // integer, or text such as 2GiB or 500MB
+  kOptions,  // plugin name -> free-form section
+  kPins,     // op[.phase] -> kernel
 };
 
 // Where the value lives inside a Config. Only the member that fits the form is set.
-using KeyPlace = std::variant<bool* (*)(Config&), int64_t* (*)(Config&), double* (*)(Config&), std::string* (*)(Config&),
-                              std::vector<std::string>* (*)(Config&), std::map<std::string, nlohmann::json>* (*)(Config&),
-                              std::map<std::string, std::string>* (*)(Config&)>;
+using KeyPlace =
+    std::variant<bool* (*)(Config&), int64_t* (*)(Config&), double* (*)(Config&), std::string* (*)(Config&),
+                 std::vector<std::string>* (*)(Config&), std::map<std::string, nlohmann::json>* (*)(Config&),
+                 std::map<std::string, std::string>* (*)(Config&)>;
 
 struct KeySpec {
   const char* key;
   KeyForm form;
   KeyPlace place;
   const char* doc;
-  std::vector<std::string> choices = {};  // text: the only values, unless empty; a choice "random:" is a prefix
+  std::vector<std::string> choices =
+      {};  // text: the only values, unless empty; a choice "random:" is a prefix
   double lo = 0, hi = std::numeric_limits<double>::infinity();  // integers, numbers, bytes
 };
 

@@ -19,7 +19,8 @@ struct TreeError {
   std::string text;
 };
 
-// Builds the tree from parse events. A stack holds the open containers; a map alternates between key and value.
+// Builds the tree from parse events. A stack holds the open containers; a map alternates between key and
+// value.
 class Builder : public YAML::EventHandler {
  public:
   explicit Builder(std::deque<YamlNode>* nodes) : nodes_(*nodes) {}
@@ -34,8 +35,8 @@ class Builder : public YAML::EventHandler {
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto found = anchors_.find(anchor);
     if (found == anchors_.end()) throw TreeError{mark, "unknown alias"};
-    const bool open = std::any_of(stack_.begin(), stack_.end(),
-                                  [&](const Open& o) { return o.node == found->second; });
+    const bool open =
+        std::any_of(stack_.begin(), stack_.end(), [&](const Open& o) { return o.node == found->second; });
     if (open) throw TreeError{mark, "an anchor that contains itself"};
     Place(found->second, mark);
   }
@@ -65,7 +66,8 @@ class Builder : public YAML::EventHandler {
   };
 
   static void CheckTag(const YAML::Mark& mark, const std::string& tag) {
-    if (!tag.empty() && tag != "?" && tag != "!") throw TreeError{mark, "tags are not supported, found " + tag};
+    if (!tag.empty() && tag != "?" && tag != "!")
+      throw TreeError{mark, "tags are not supported, found " + tag};
   }
 
   YamlNode* NewNode(YamlNode::Kind kind, const YAML::Mark& mark, YAML::anchor_t anchor) {
@@ -118,8 +120,9 @@ class Builder : public YAML::EventHandler {
 // Counts nodes as a reader meets them, so that a few aliases of aliases cannot stand for millions of values.
 Status CheckExpansion(const YamlNode& node, const std::string& name, size_t* budget, int depth) {
   if (*budget == 0 || depth > YamlTree::kMaxDepth) {
-    return {Code::kInvalidArgument, name + ": aliases expand to more than " + std::to_string(YamlTree::kMaxNodes) +
-                                        " values or " + std::to_string(YamlTree::kMaxDepth) + " levels"};
+    return {Code::kInvalidArgument, name + ": aliases expand to more than " +
+                                        std::to_string(YamlTree::kMaxNodes) + " values or " +
+                                        std::to_string(YamlTree::kMaxDepth) + " levels"};
   }
   --*budget;
   for (const YamlNode* item : node.items) RT_RETURN_IF_ERROR(CheckExpansion(*item, name, budget, depth + 1));
@@ -137,7 +140,8 @@ Status ErrorAt(const std::string& name, const YAML::Mark& mark, const std::strin
 
 bool IsInteger(std::string_view text) {
   if (!text.empty() && (text[0] == '-' || text[0] == '+')) text.remove_prefix(1);
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
 }
 
 // [-+]? ( . digits | digits [. digits?] ) ([eE] [-+]? digits)?, or .inf and .nan
@@ -168,7 +172,8 @@ bool IsFloat(std::string_view text) {
 std::string Shortened(const std::string& text) {
   constexpr size_t kMost = 60;
   std::string out;
-  for (const unsigned char c : text.substr(0, kMost)) out += c < 0x20 || c == 0x7f ? '?' : static_cast<char>(c);
+  for (const unsigned char c : text.substr(0, kMost))
+    out += c < 0x20 || c == 0x7f ? '?' : static_cast<char>(c);
   return text.size() > kMost ? out + "…" : out;
 }
 
@@ -218,7 +223,8 @@ ScalarKind ClassifyScalar(const YamlNode& node) {
   if (node.kind == YamlNode::Kind::kNull) return ScalarKind::kNull;
   const std::string& text = node.scalar;
   if (node.quoted) return ScalarKind::kText;
-  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return ScalarKind::kNull;
+  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL")
+    return ScalarKind::kNull;
   if (text == "true" || text == "false") return ScalarKind::kBool;
   if (IsInteger(text)) return ScalarKind::kInteger;
   if (IsFloat(text)) return ScalarKind::kFloat;
@@ -227,17 +233,26 @@ ScalarKind ClassifyScalar(const YamlNode& node) {
 
 std::string DescribeYaml(const YamlNode& node) {
   switch (node.kind) {
-    case YamlNode::Kind::kNull: return "nothing";
-    case YamlNode::Kind::kList: return "a list";
-    case YamlNode::Kind::kMap: return "a section";
-    case YamlNode::Kind::kScalar: break;
+    case YamlNode::Kind::kNull:
+      return "nothing";
+    case YamlNode::Kind::kList:
+      return "a list";
+    case YamlNode::Kind::kMap:
+      return "a section";
+    case YamlNode::Kind::kScalar:
+      break;
   }
   switch (ClassifyScalar(node)) {
-    case ScalarKind::kNull: return "nothing";
-    case ScalarKind::kBool: return "the boolean " + node.scalar;
-    case ScalarKind::kInteger: return "the integer " + Shortened(node.scalar);
-    case ScalarKind::kFloat: return "the number " + Shortened(node.scalar);
-    case ScalarKind::kText: break;
+    case ScalarKind::kNull:
+      return "nothing";
+    case ScalarKind::kBool:
+      return "the boolean " + node.scalar;
+    case ScalarKind::kInteger:
+      return "the integer " + Shortened(node.scalar);
+    case ScalarKind::kFloat:
+      return "the number " + Shortened(node.scalar);
+    case ScalarKind::kText:
+      break;
   }
   return "the text \"" + Shortened(node.scalar) + "\"";
 }

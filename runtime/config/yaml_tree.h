@@ -1,5 +1,5 @@
-// A YAML document as a plain tree that keeps what strict reading needs and yaml-cpp's own nodes lose: duplicate keys, whether a
-// scalar was quoted, the position of every node, and the number of documents.
+// A YAML document as a plain tree that keeps what strict reading needs and yaml-cpp's own nodes lose:
+// duplicate keys, whether a scalar was quoted, the position of every node, and the number of documents.
 #pragma once
 
 #include <rt/plugin/status.hpp>
@@ -19,8 +19,9 @@ struct YamlNode {
   int line = 0, column = 0;  // 1-based
   bool quoted = false;       // scalars: written with quotes or as a block, hence always text
   std::string scalar;
-  std::vector<const YamlNode*> items;                                // lists
-  std::vector<std::pair<const YamlNode*, const YamlNode*>> entries;  // maps, in file order, duplicates included
+  std::vector<const YamlNode*> items;  // lists
+  std::vector<std::pair<const YamlNode*, const YamlNode*>>
+      entries;  // maps, in file order, duplicates included
 };
 
 // Owns its nodes. An alias (*a) is a second pointer to the anchored node.

@@ -11,7 +11,8 @@
 namespace rt {
 namespace {
 
-// Never destroyed: static destructors of plugins must not run before those of the program, and dlclose is no use to us.
+// Never destroyed: static destructors of plugins must not run before those of the program, and dlclose is no
+// use to us.
 void KeepForEver(std::unique_ptr<boost::dll::shared_library> library) {
   static std::mutex& mutex = *new std::mutex;
   static auto& all = *new std::vector<std::unique_ptr<boost::dll::shared_library>>;
@@ -28,9 +29,11 @@ Result<const rt_plugin_desc*> OpenPluginLibrary(const std::string& absolute_path
   if (error) {
     // Boost reports EBADF whatever happened; the loader's own text is still there.
     const char* text = dlerror();
-    return {Code::kUnavailable, std::string("cannot be loaded: ") + (text == nullptr ? error.message() : text)};
+    return {Code::kUnavailable,
+            std::string("cannot be loaded: ") + (text == nullptr ? error.message() : text)};
   }
-  if (!library->has(RT_PLUGIN_ENTRY_NAME)) return {Code::kUnsupported, "not a plugin: it does not export " RT_PLUGIN_ENTRY_NAME};
+  if (!library->has(RT_PLUGIN_ENTRY_NAME))
+    return {Code::kUnsupported, "not a plugin: it does not export " RT_PLUGIN_ENTRY_NAME};
   const auto query = &library->get<std::remove_pointer_t<rt_plugin_query_fn>>(RT_PLUGIN_ENTRY_NAME);
   KeepForEver(std::move(library));
   return query();

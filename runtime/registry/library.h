@@ -8,8 +8,9 @@
 
 namespace rt {
 
-// Loads the file (now, local), keeps it until the process ends and calls its entry point. Opening a path twice gives the same
-// library. Errors carry the loader's full text. The descriptor may be NULL or wrong: validate it.
+// Loads the file (now, local), keeps it until the process ends and calls its entry point. Opening a path
+// twice gives the same library. Errors carry the loader's full text. The descriptor may be NULL or wrong:
+// validate it.
 Result<const rt_plugin_desc*> OpenPluginLibrary(const std::string& absolute_path);
 
 }  // namespace rt

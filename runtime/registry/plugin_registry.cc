@@ -23,8 +23,11 @@ namespace {
 
 void HostLog(void*, int32_t level, rt_str plugin, rt_str text) noexcept {
   try {
-    const auto view = [](rt_str s) { return std::string_view(s.data == nullptr ? "" : s.data, s.data == nullptr ? 0 : s.size); };
-    const spdlog::level::level_enum levels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn, spdlog::level::err};
+    const auto view = [](rt_str s) {
+      return std::string_view(s.data == nullptr ? "" : s.data, s.data == nullptr ? 0 : s.size);
+    };
+    const spdlog::level::level_enum levels[] = {spdlog::level::debug, spdlog::level::info,
+                                                spdlog::level::warn, spdlog::level::err};
     spdlog::log(levels[std::clamp(level, 0, 3)], "[{}] {}", view(plugin), view(text));
   } catch (...) {  // a lost log line is better than an exception in vendor code
   }
@@ -32,7 +35,8 @@ void HostLog(void*, int32_t level, rt_str plugin, rt_str text) noexcept {
 
 const void* HostInterface(void*, rt_str) noexcept { return nullptr; }
 
-// The host table that a plugin keeps, with the option text it points to. Lives as long as the process, like the library.
+// The host table that a plugin keeps, with the option text it points to. Lives as long as the process, like
+// the library.
 struct HostBinding {
   std::string options;
   rt_host host = {};
@@ -41,7 +45,9 @@ struct HostBinding {
 const rt_host* BindHost(const std::string& options_json) {
   auto* binding = new HostBinding;
   binding->options = options_json;
-  binding->host = {sizeof(rt_host), RT_ABI_MINOR, nullptr, HostLog, {binding->options.data(), binding->options.size()}, HostInterface};
+  binding->host = {
+      sizeof(rt_host), RT_ABI_MINOR, nullptr, HostLog, {binding->options.data(), binding->options.size()},
+      HostInterface};
   // Reachable for ever, so that leak checkers see no loss.
   static std::vector<std::unique_ptr<HostBinding>>& all = *new std::vector<std::unique_ptr<HostBinding>>;
   all.emplace_back(binding);
@@ -74,10 +80,12 @@ bool SamePlugin(const Checked& a, const Checked& b) {
 // One run of PluginRegistry::Load.
 class RegistryLoader {
  public:
-  RegistryLoader(const PluginRegistryOptions& options, PluginRegistry* registry) : options_(options), registry_(*registry) {}
+  RegistryLoader(const PluginRegistryOptions& options, PluginRegistry* registry)
+      : options_(options), registry_(*registry) {}
 
   Status Run() {
-    PluginSearchResult search = SearchPlugins({options_.explicit_paths, options_.config_paths, options_.use_environment, options_.use_installed});
+    PluginSearchResult search = SearchPlugins(
+        {options_.explicit_paths, options_.config_paths, options_.use_environment, options_.use_installed});
     registry_.folders_ = search.folders;
     registry_.notes_ = search.notes;
     FindHelper();
@@ -90,19 +98,25 @@ class RegistryLoader {
   }
 
  private:
-  void Reject(const std::string& path, const std::string& name, const char* stage, const std::string& reason) {
+  void Reject(const std::string& path, const std::string& name, const char* stage,
+              const std::string& reason) {
     registry_.rejected_.push_back({path, name, stage, reason});
   }
-  void Reject(const Checked& file, const char* stage, const std::string& reason) { Reject(file.path(), file.name(), stage, reason); }
+  void Reject(const Checked& file, const char* stage, const std::string& reason) {
+    Reject(file.path(), file.name(), stage, reason);
+  }
 
   void FindHelper() {
     if (!options_.probe) {
-      registry_.notes_.push_back("plugins.probe is false: a plugin that crashes while it loads ends this process");
+      registry_.notes_.push_back(
+          "plugins.probe is false: a plugin that crashes while it loads ends this process");
       return;
     }
     helper_ = options_.probe_helper.empty() ? FindProbeHelper() : options_.probe_helper;
     if (helper_.empty()) {
-      registry_.notes_.push_back("rt-plugin-probe is missing beside the executable: plugins are loaded WITHOUT being tried in a child process first");
+      registry_.notes_.push_back(
+          "rt-plugin-probe is missing beside the executable: plugins are loaded WITHOUT being tried in a "
+          "child process first");
     }
   }
 
@@ -114,9 +128,12 @@ class RegistryLoader {
         Reject(candidate.named.string(), "", "file", candidate.problem);
         continue;
       }
-      const auto [first, fresh] = seen.emplace(std::pair(candidate.device, candidate.inode), candidate.path.string());
+      const auto [first, fresh] =
+          seen.emplace(std::pair(candidate.device, candidate.inode), candidate.path.string());
       if (!fresh) {
-        if (candidate.named.string() != first->second) Reject(candidate.named.string(), "", "duplicate", "the same file as " + first->second + ", which is used");
+        if (candidate.named.string() != first->second)
+          Reject(candidate.named.string(), "", "duplicate",
+                 "the same file as " + first->second + ", which is used");
         continue;
       }
       Result<ElfInfo> elf = ReadPluginFile(candidate.path.string());
@@ -127,7 +144,8 @@ class RegistryLoader {
         continue;
       }
       const std::string expected = "librt_" + std::string(elf->manifest->name) + ".so";
-      if (candidate.path.filename() != expected) candidate.warnings.push_back("its name asks for the file name " + expected);
+      if (candidate.path.filename() != expected)
+        candidate.warnings.push_back("its name asks for the file name " + expected);
       checked.push_back({std::move(candidate), std::move(*elf)});
     }
     return checked;
@@ -140,15 +158,18 @@ class RegistryLoader {
     for (size_t i = 0; i < files->size(); ++i) reasons.push_back(refuse(i));
     std::vector<Checked> kept;
     for (size_t i = 0; i < files->size(); ++i) {
-      if (reasons[i].empty()) kept.push_back(std::move((*files)[i]));
-      else Reject((*files)[i], stage, reasons[i]);
+      if (reasons[i].empty())
+        kept.push_back(std::move((*files)[i]));
+      else
+        Reject((*files)[i], stage, reasons[i]);
     }
     *files = std::move(kept);
   }
 
   void DropDenied(std::vector<Checked>* files) {
     DropIf(files, "denied", [&](size_t i) -> std::string {
-      const bool denied = std::find(options_.deny.begin(), options_.deny.end(), (*files)[i].name()) != options_.deny.end();
+      const bool denied =
+          std::find(options_.deny.begin(), options_.deny.end(), (*files)[i].name()) != options_.deny.end();
       return denied ? "plugins.deny names it" : "";
     });
   }
@@ -157,14 +178,15 @@ class RegistryLoader {
   void DropIdentical(std::vector<Checked>* files) {
     DropIf(files, "duplicate", [&](size_t i) -> std::string {
       for (size_t j = 0; j < i; ++j) {
-        if ((*files)[j].name() == (*files)[i].name() && SamePlugin((*files)[j], (*files)[i])) return "a copy of " + (*files)[j].path() + ", which is used";
+        if ((*files)[j].name() == (*files)[i].name() && SamePlugin((*files)[j], (*files)[i]))
+          return "a copy of " + (*files)[j].path() + ", which is used";
       }
       return "";
     });
   }
 
-  // Different plugins of one name: the source of higher precedence wins (the user named it); within one source none is loaded,
-  // because any choice would be a guess.
+  // Different plugins of one name: the source of higher precedence wins (the user named it); within one
+  // source none is loaded, because any choice would be a guess.
   void DropConflicting(std::vector<Checked>* files) {
     DropIf(files, "duplicate", [&](size_t i) -> std::string {
       const Checked& file = (*files)[i];
@@ -173,13 +195,16 @@ class RegistryLoader {
         const Checked& other = (*files)[j];
         if (j == i || other.name() != file.name()) continue;
         if (other.candidate.source < file.candidate.source) {
-          return "plugin \"" + file.name() + "\" is taken from " + other.path() + " (" + PluginSourceName(other.candidate.source) + " comes before " +
+          return "plugin \"" + file.name() + "\" is taken from " + other.path() + " (" +
+                 PluginSourceName(other.candidate.source) + " comes before " +
                  PluginSourceName(file.candidate.source) + ")";
         }
-        if (other.candidate.source == file.candidate.source) rivals += (rivals.empty() ? "" : ", ") + other.path();
+        if (other.candidate.source == file.candidate.source)
+          rivals += (rivals.empty() ? "" : ", ") + other.path();
       }
       if (rivals.empty()) return "";
-      return "plugin \"" + file.name() + "\" " + file.elf.manifest->version + " also exists as " + rivals + ": none is chosen; remove one, or name one on the command line";
+      return "plugin \"" + file.name() + "\" " + file.elf.manifest->version + " also exists as " + rivals +
+             ": none is chosen; remove one, or name one on the command line";
     });
   }
 
@@ -190,9 +215,12 @@ class RegistryLoader {
 
   void LoadOne(const Checked& file) {
     std::vector<std::string> warnings = file.candidate.warnings;
-    if (file.elf.static_tls) warnings.push_back("uses static TLS, which can make loading fail when much of it is in use");
+    if (file.elf.static_tls)
+      warnings.push_back("uses static TLS, which can make loading fail when much of it is in use");
     if (!file.elf.uniques.empty()) {
-      warnings.push_back("exports " + std::to_string(file.elf.uniques.size()) + " unique symbols, which plugins share (build with hidden visibility or -fno-gnu-unique)");
+      warnings.push_back(
+          "exports " + std::to_string(file.elf.uniques.size()) +
+          " unique symbols, which plugins share (build with hidden visibility or -fno-gnu-unique)");
     }
     const std::string options = OptionsFor(file.name());
     if (!helper_.empty() && !Probe(file, options, &warnings)) return;
@@ -202,15 +230,18 @@ class RegistryLoader {
     Result<const rt_plugin_desc*> desc = OpenPluginLibrary(file.path());
     if (!desc.ok()) return Reject(file, "load", desc.status().message());
     stat(file.path().c_str(), &after);
-    if (before.st_ino != file.candidate.inode || after.st_ino != before.st_ino || after.st_mtime != before.st_mtime || after.st_size != before.st_size) {
+    if (before.st_ino != file.candidate.inode || after.st_ino != before.st_ino ||
+        after.st_mtime != before.st_mtime || after.st_size != before.st_size) {
       return Reject(file, "load", "the file was replaced while it was being loaded");
     }
-    if (const Status status = ValidateDescriptor(*desc, *file.elf.manifest); !status.ok()) return Reject(file, "load", status.message());
+    if (const Status status = ValidateDescriptor(*desc, *file.elf.manifest); !status.ok())
+      return Reject(file, "load", status.message());
     Init(file, **desc, options, std::move(warnings));
   }
 
   bool Probe(const Checked& file, const std::string& options, std::vector<std::string>* warnings) {
-    const Result<nlohmann::json> answer = ProbePlugin(file.path(), {helper_, options_.probe_timeout, options});
+    const Result<nlohmann::json> answer =
+        ProbePlugin(file.path(), {helper_, options_.probe_timeout, options});
     if (!answer.ok()) {
       Reject(file, "probe", answer.status().message());
       return false;
@@ -221,17 +252,28 @@ class RegistryLoader {
     return true;
   }
 
-  void Init(const Checked& file, const rt_plugin_desc& desc, const std::string& options, std::vector<std::string> warnings) {
+  void Init(const Checked& file, const rt_plugin_desc& desc, const std::string& options,
+            std::vector<std::string> warnings) {
     const rt_host* host = BindHost(options);
     rt_plugin_ctx* ctx = nullptr;
     const Status status = CallPlugin([&](rt_error* error) { return desc.init(host, &ctx, error); });
     if (!status.ok()) return Reject(file, "init", "init failed: " + status.message());
 
     const rt_manifest& manifest = *file.elf.manifest;
-    LoadedPlugin plugin = {manifest.name, manifest.vendor, manifest.version, manifest.targets, file.path(), PluginSourceName(file.candidate.source),
-                           file.elf.build_id, &desc, ctx, {}, std::move(warnings)};
+    LoadedPlugin plugin = {manifest.name,
+                           manifest.vendor,
+                           manifest.version,
+                           manifest.targets,
+                           file.path(),
+                           PluginSourceName(file.candidate.source),
+                           file.elf.build_id,
+                           &desc,
+                           ctx,
+                           {},
+                           std::move(warnings)};
     for (const rt_component* component : rt::Components(desc)) {
-      plugin.components.push_back({plugin.name, std::string(component->name.data, component->name.size), component->kind, component->api, ctx});
+      plugin.components.push_back({plugin.name, std::string(component->name.data, component->name.size),
+                                   component->kind, component->api, ctx});
     }
     registry_.loaded_.push_back(std::move(plugin));
   }
@@ -249,15 +291,18 @@ class RegistryLoader {
     std::string reasons;
     for (const RejectedPlugin& rejected : registry_.rejected_) {
       const bool same_name = rejected.name == name;
-      const bool same_file = rejected.name.empty() && std::filesystem::path(rejected.path).filename() == "librt_" + name + ".so";
-      if (same_name || same_file) reasons += (reasons.empty() ? "" : "; ") + rejected.path + ": " + rejected.reason;
+      const bool same_file =
+          rejected.name.empty() && std::filesystem::path(rejected.path).filename() == "librt_" + name + ".so";
+      if (same_name || same_file)
+        reasons += (reasons.empty() ? "" : "; ") + rejected.path + ": " + rejected.reason;
     }
     if (!reasons.empty()) return start + "did not load: " + reasons;
     std::string folders;
     for (const std::string& folder : registry_.folders_) folders += (folders.empty() ? "" : ", ") + folder;
     std::vector<std::string> names;
     for (const LoadedPlugin& plugin : registry_.loaded_) names.push_back(plugin.name);
-    return start + "was not found; looked into: " + (folders.empty() ? "no folder" : folders) + DidYouMean(name, names);
+    return start + "was not found; looked into: " + (folders.empty() ? "no folder" : folders) +
+           DidYouMean(name, names);
   }
 
   const PluginRegistryOptions& options_;
@@ -271,7 +316,8 @@ PluginRegistryOptions PluginRegistryOptions::From(const Config& config) {
   options.required = config.plugins.required;
   options.deny = config.plugins.deny;
   options.probe = config.plugins.probe;
-  options.probe_timeout = std::chrono::milliseconds(static_cast<int64_t>(config.plugins.probe_timeout_s * 1000));
+  options.probe_timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(config.plugins.probe_timeout_s * 1000));
   for (const auto& [plugin, section] : config.plugins.options) options.options_json[plugin] = section.dump();
   return options;
 }
@@ -283,7 +329,8 @@ Result<std::unique_ptr<PluginRegistry>> PluginRegistry::Load(const PluginRegistr
 }
 
 PluginRegistry::~PluginRegistry() {
-  for (auto plugin = loaded_.rbegin(); plugin != loaded_.rend(); ++plugin) plugin->desc->shutdown(plugin->ctx);
+  for (auto plugin = loaded_.rbegin(); plugin != loaded_.rend(); ++plugin)
+    plugin->desc->shutdown(plugin->ctx);
 }
 
 const LoadedPlugin* PluginRegistry::Find(const std::string& name) const {
@@ -307,11 +354,14 @@ void PluginRegistry::LogSummary() const {
   for (const std::string& note : notes_) spdlog::warn("plugins: {}", note);
   for (const LoadedPlugin& plugin : loaded_) {
     std::string kinds;
-    for (const LoadedComponent& component : plugin.components) kinds += (kinds.empty() ? "" : ", ") + KindNames(component.kind);
-    spdlog::info("plugin {} {} ({}): {} from {}", plugin.name, plugin.version, plugin.vendor, kinds, plugin.path);
+    for (const LoadedComponent& component : plugin.components)
+      kinds += (kinds.empty() ? "" : ", ") + KindNames(component.kind);
+    spdlog::info("plugin {} {} ({}): {} from {}", plugin.name, plugin.version, plugin.vendor, kinds,
+                 plugin.path);
     for (const std::string& warning : plugin.warnings) spdlog::warn("plugin {}: {}", plugin.name, warning);
   }
-  for (const RejectedPlugin& plugin : rejected_) spdlog::warn("plugin file {} not loaded ({}): {}", plugin.path, plugin.stage, plugin.reason);
+  for (const RejectedPlugin& plugin : rejected_)
+    spdlog::warn("plugin file {} not loaded ({}): {}", plugin.path, plugin.stage, plugin.reason);
 }
 
 }  // namespace rt

@@ -1,8 +1,10 @@
-// Finds, checks, probes and loads plugins. One broken file never stops the others; each refused file keeps its exact reason.
+// Finds, checks, probes and loads plugins. One broken file never stops the others; each refused file keeps
+// its exact reason.
 //
-// A file goes through: permissions -> static ELF check -> rules for duplicates -> probe in a child process -> load with Boost.DLL
-// (now, local, absolute path) -> descriptor check -> init. A loaded library is never unloaded: with default visibility
-// or a live thread_local, dlclose does nothing or leaves destructors that jump into freed code.
+// A file goes through: permissions -> static ELF check -> rules for duplicates -> probe in a child process ->
+// load with Boost.DLL (now, local, absolute path) -> descriptor check -> init. A loaded library is never
+// unloaded: with default visibility or a live thread_local, dlclose does nothing or leaves destructors that
+// jump into freed code.
 #pragma once
 
 #include <rt/plugin/base.h>
@@ -24,8 +26,8 @@ struct Config;
 struct PluginRegistryOptions {
   std::vector<std::string> explicit_paths;  // files or folders of the command line; win over everything else
   std::vector<std::string> config_paths;
-  bool use_environment = true;  // RT_PLUGIN_PATH
-  bool use_installed = true;    // folders relative to the executable
+  bool use_environment = true;        // RT_PLUGIN_PATH
+  bool use_installed = true;          // folders relative to the executable
   std::vector<std::string> required;  // plugin names; one that does not load is an error of Load
   std::vector<std::string> deny;      // plugin names
   std::map<std::string, std::string> options_json;  // plugin name -> JSON object for its init
@@ -61,12 +63,13 @@ struct LoadedPlugin {
 
 struct RejectedPlugin {
   std::string path;
-  std::string name;    // of its manifest, if that could be read
-  std::string stage;   // "file", "static check", "duplicate", "denied", "probe", "load", "init"
+  std::string name;   // of its manifest, if that could be read
+  std::string stage;  // "file", "static check", "duplicate", "denied", "probe", "load", "init"
   std::string reason;
 };
 
-// Components stay valid until the registry is destroyed, which calls shutdown of each plugin, last loaded first.
+// Components stay valid until the registry is destroyed, which calls shutdown of each plugin, last loaded
+// first.
 class PluginRegistry {
  public:
   // Fails only if a required plugin did not load; the message then holds every reason known.
@@ -77,10 +80,10 @@ class PluginRegistry {
 
   const std::deque<LoadedPlugin>& loaded() const { return loaded_; }
   const std::vector<RejectedPlugin>& rejected() const { return rejected_; }
-  const std::vector<std::string>& notes() const { return notes_; }      // warnings about the search as a whole
+  const std::vector<std::string>& notes() const { return notes_; }  // warnings about the search as a whole
   const std::vector<std::string>& folders() const { return folders_; }  // searched
 
-  const LoadedPlugin* Find(const std::string& name) const;             // nullptr if not loaded
+  const LoadedPlugin* Find(const std::string& name) const;               // nullptr if not loaded
   std::vector<const LoadedComponent*> Components(uint32_t kinds) const;  // of any of the kinds, in load order
 
   // Writes what happened to the log: one line a plugin, a WARN for each refused file and each warning.

@@ -74,10 +74,12 @@ std::string NeedText(const json& need) {
 
 std::string RowLine(size_t index, const json& row) {
   std::ostringstream out;
-  out << (index < 10 ? "  " : " ") << index << " " << Str(row["op"]) << " [" << Join(row["phases"]) << "] " << Str(row["kernel"]) << ", score " << row["score"] << "\n";
+  out << (index < 10 ? "  " : " ") << index << " " << Str(row["op"]) << " [" << Join(row["phases"]) << "] "
+      << Str(row["kernel"]) << ", score " << row["score"] << "\n";
   if (!row["constraints"].empty()) out << "      needs      " << Join(row["constraints"]) << "\n";
   if (!row["guarantees"].empty()) out << "      guarantees " << Join(row["guarantees"]) << "\n";
-  if (row["unavailable"] != "") out << "      not here   " << Str(row["unavailable_reason"]) << " (" << Str(row["unavailable"]) << ")\n";
+  if (row["unavailable"] != "")
+    out << "      not here   " << Str(row["unavailable_reason"]) << " (" << Str(row["unavailable"]) << ")\n";
   return out.str();
 }
 
@@ -85,8 +87,8 @@ std::string ComponentText(const json& component) {
   std::ostringstream out;
   out << Str(component["kind"]) << " \"" << Str(component["name"]) << "\"\n";
   for (const json& device : component.value("devices", json::array())) {
-    out << "    " << Str(device["name"]) << "; " << Str(device["arch"]) << "; " << device["units"] << " units, "
-        << device["memory_bytes"].get<uint64_t>() / (1 << 20) << " MiB\n";
+    out << "    " << Str(device["name"]) << "; " << Str(device["arch"]) << "; " << device["units"]
+        << " units, " << device["memory_bytes"].get<uint64_t>() / (1 << 20) << " MiB\n";
   }
   const json rows = component.value("rows", json::array());
   for (size_t i = 0; i < rows.size(); ++i) out << RowLine(i, rows[i]);
@@ -96,10 +98,14 @@ std::string ComponentText(const json& component) {
 }  // namespace
 
 json PluginListJson(const PluginRegistry& registry) {
-  json out = {{"loaded", json::array()}, {"rejected", json::array()}, {"folders", registry.folders()}, {"notes", registry.notes()}};
+  json out = {{"loaded", json::array()},
+              {"rejected", json::array()},
+              {"folders", registry.folders()},
+              {"notes", registry.notes()}};
   for (const LoadedPlugin& plugin : registry.loaded()) {
     json components = json::array();
-    for (const LoadedComponent& component : plugin.components) components.push_back({{"kind", KindNames(component.kind)}, {"name", component.name}});
+    for (const LoadedComponent& component : plugin.components)
+      components.push_back({{"kind", KindNames(component.kind)}, {"name", component.name}});
     out["loaded"].push_back({{"name", plugin.name},
                              {"vendor", plugin.vendor},
                              {"version", plugin.version},
@@ -111,7 +117,8 @@ json PluginListJson(const PluginRegistry& registry) {
                              {"warnings", plugin.warnings}});
   }
   for (const RejectedPlugin& plugin : registry.rejected()) {
-    out["rejected"].push_back({{"path", plugin.path}, {"name", plugin.name}, {"stage", plugin.stage}, {"reason", plugin.reason}});
+    out["rejected"].push_back(
+        {{"path", plugin.path}, {"name", plugin.name}, {"stage", plugin.stage}, {"reason", plugin.reason}});
   }
   return out;
 }
@@ -120,13 +127,18 @@ std::string PluginListText(const json& list) {
   std::ostringstream out;
   for (const json& plugin : list["loaded"]) {
     std::string components;
-    for (const json& c : plugin["components"]) components += (components.empty() ? "" : ", ") + Str(c["kind"]) + " " + Str(c["name"]);
-    out << Str(plugin["name"]) << " " << Str(plugin["version"]) << " (" << Str(plugin["vendor"]) << "): " << components << "\n    " << Str(plugin["path"]) << " ("
-        << Str(plugin["source"]) << ")\n";
+    for (const json& c : plugin["components"])
+      components += (components.empty() ? "" : ", ") + Str(c["kind"]) + " " + Str(c["name"]);
+    out << Str(plugin["name"]) << " " << Str(plugin["version"]) << " (" << Str(plugin["vendor"])
+        << "): " << components << "\n    " << Str(plugin["path"]) << " (" << Str(plugin["source"]) << ")\n";
     for (const json& warning : plugin["warnings"]) out << "    warning: " << Str(warning) << "\n";
   }
-  if (list["loaded"].empty()) out << "no plugin is loaded; looked into: " << (list["folders"].empty() ? "no folder" : Join(list["folders"])) << "\n";
-  for (const json& plugin : list["rejected"]) out << "not loaded: " << Str(plugin["path"]) << "\n    " << Str(plugin["stage"]) << ": " << Str(plugin["reason"]) << "\n";
+  if (list["loaded"].empty())
+    out << "no plugin is loaded; looked into: "
+        << (list["folders"].empty() ? "no folder" : Join(list["folders"])) << "\n";
+  for (const json& plugin : list["rejected"])
+    out << "not loaded: " << Str(plugin["path"]) << "\n    " << Str(plugin["stage"]) << ": "
+        << Str(plugin["reason"]) << "\n";
   for (const json& note : list["notes"]) out << "note: " << Str(note) << "\n";
   return out.str();
 }
@@ -135,7 +147,8 @@ json InspectPlugin(const std::string& named, const InspectOptions& options) {
   std::error_code ignored;
   const std::filesystem::path canonical = std::filesystem::canonical(named, ignored);
   const std::string path = canonical.empty() ? named : canonical.string();
-  json out = {{"path", path}, {"manifest", nullptr}, {"probe", nullptr}, {"needs", json::array()}, {"verdict", "refused"}, {"reason", ""}};
+  json out = {{"path", path},           {"manifest", nullptr},  {"probe", nullptr},
+              {"needs", json::array()}, {"verdict", "refused"}, {"reason", ""}};
   const Result<ElfInfo> elf = ReadPluginFile(path);
   if (!elf.ok()) {
     out["reason"] = elf.status().message();
@@ -153,8 +166,9 @@ json InspectPlugin(const std::string& named, const InspectOptions& options) {
   if (out["reason"] != "") return out;
   if (options.run) {
     const std::string helper = options.probe_helper.empty() ? FindProbeHelper() : options.probe_helper;
-    const Result<json> probe = helper.empty() ? Result<json>(Code::kUnavailable, "rt-plugin-probe is missing beside the executable")
-                                              : ProbePlugin(path, {helper, options.timeout, options.options_json});
+    const Result<json> probe =
+        helper.empty() ? Result<json>(Code::kUnavailable, "rt-plugin-probe is missing beside the executable")
+                       : ProbePlugin(path, {helper, options.timeout, options.options_json});
     if (!probe.ok()) {
       out["reason"] = probe.status().message();
       return out;
@@ -169,17 +183,19 @@ std::string InspectText(const json& i) {
   std::ostringstream out;
   const json& m = i["manifest"];
   if (m.is_object()) {
-    out << Str(m["name"]) << " " << Str(m["version"]) << " (" << Str(m["vendor"]) << ")   " << Str(m["kinds"]) << "   build-id "
-        << (i["build_id"] == "" ? "none" : Str(i["build_id"])) << "\n";
+    out << Str(m["name"]) << " " << Str(m["version"]) << " (" << Str(m["vendor"]) << ")   " << Str(m["kinds"])
+        << "   build-id " << (i["build_id"] == "" ? "none" : Str(i["build_id"])) << "\n";
   }
   out << Line("file", Str(i["path"]));
   if (m.is_object()) {
-    out << Line("abi", "major " + m["abi_major"].dump() + ", built with minor " + m["abi_minor_built"].dump() + ", needs minor " + m["abi_minor_needed"].dump() +
+    out << Line("abi", "major " + m["abi_major"].dump() + ", built with minor " +
+                           m["abi_minor_built"].dump() + ", needs minor " + m["abi_minor_needed"].dump() +
                            ", draft " + m["abi_draft"].dump() + "; sanitizer " + Str(m["sanitizer"]));
     out << Line("targets", Str(m["targets"]));
   }
   if (i.contains("machine")) {
-    out << Line("exports", (i["exports"].empty() ? "nothing" : Join(i["exports"])) + "   unique " + i["num_unique"].dump() + "   static-tls " +
+    out << Line("exports", (i["exports"].empty() ? "nothing" : Join(i["exports"])) + "   unique " +
+                               i["num_unique"].dump() + "   static-tls " +
                                (i["static_tls"] == true ? "yes" : "no"));
     if (!i["runpath"].empty()) out << Line("runpath", Join(i["runpath"]));
   }
@@ -187,8 +203,10 @@ std::string InspectText(const json& i) {
   for (const json& need : i["needs"]) needs += (needs.empty() ? "" : "   ") + NeedText(need);
   if (!needs.empty()) out << Line("needs", needs);
   if (i["probe"].is_object()) {
-    for (const json& warning : i["probe"].value("warnings", json::array())) out << Line("warning", Str(warning));
-    for (const json& component : i["probe"].value("components", json::array())) out << ComponentText(component);
+    for (const json& warning : i["probe"].value("warnings", json::array()))
+      out << Line("warning", Str(warning));
+    for (const json& component : i["probe"].value("components", json::array()))
+      out << ComponentText(component);
   }
   out << Line("verdict", i["verdict"] == "ok" ? "ok" : "refused: " + Str(i["reason"]));
   return out.str();

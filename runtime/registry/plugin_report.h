@@ -20,7 +20,8 @@ struct InspectOptions {
 };
 
 // Everything that can be said of one file:
-// {path, manifest:{…}|null, build_id, machine, exports, num_unique, static_tls, runpath, needs:[{name,path}], probe:{…}|null,
+// {path, manifest:{…}|null, build_id, machine, exports, num_unique, static_tls, runpath, needs:[{name,path}],
+// probe:{…}|null,
 //  verdict:"ok"|"refused", reason}. Never fails: what is wrong is in `reason`.
 nlohmann::json InspectPlugin(const std::string& path, const InspectOptions& options);
 std::string InspectText(const nlohmann::json& inspection);

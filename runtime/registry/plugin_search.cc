@@ -14,7 +14,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool HasRaisedPrivileges() { return getauxval(AT_SECURE) != 0 || getuid() != geteuid() || getgid() != getegid(); }
+bool HasRaisedPrivileges() {
+  return getauxval(AT_SECURE) != 0 || getuid() != geteuid() || getgid() != getegid();
+}
 
 bool IsPluginFileName(const std::string& name) {
   constexpr std::string_view kPrefix = "librt_", kSuffix = ".so";
@@ -23,14 +25,19 @@ bool IsPluginFileName(const std::string& name) {
 }
 
 // Whoever may write the file, or replace it in its folder, runs code as us.
-void CheckPermissions(const struct stat& info, const char* what, const std::string& path, PluginCandidate* candidate) {
+void CheckPermissions(const struct stat& info, const char* what, const std::string& path,
+                      PluginCandidate* candidate) {
   // In a sticky folder such as /tmp others cannot replace our file.
   const bool others_write = (info.st_mode & S_IWOTH) != 0 && (info.st_mode & S_ISVTX) == 0;
-  if (others_write) candidate->problem = std::string(what) + " " + path + " is writable by everybody (chmod o-w)";
+  if (others_write)
+    candidate->problem = std::string(what) + " " + path + " is writable by everybody (chmod o-w)";
   if (info.st_uid != 0 && info.st_uid != geteuid()) {
-    const std::string text = std::string(what) + " " + path + " belongs to user " + std::to_string(info.st_uid) + ", neither root nor this process's user";
-    if (HasRaisedPrivileges()) candidate->problem = text;
-    else candidate->warnings.push_back(text);
+    const std::string text = std::string(what) + " " + path + " belongs to user " +
+                             std::to_string(info.st_uid) + ", neither root nor this process's user";
+    if (HasRaisedPrivileges())
+      candidate->problem = text;
+    else
+      candidate->warnings.push_back(text);
   }
 }
 
@@ -44,9 +51,11 @@ PluginCandidate MakeCandidate(const fs::path& named, PluginSource source) {
   if (stat(named.c_str(), &info) != 0) {
     const int error = errno;
     std::error_code ignored;
-    candidate.problem = is_link && error == ENOENT ? "a symbolic link to " + fs::read_symlink(named, ignored).string() + ", which does not exist"
-                        : error == ENOENT          ? "no such file"
-                                                   : std::string("cannot be examined: ") + std::strerror(error);
+    candidate.problem =
+        is_link && error == ENOENT
+            ? "a symbolic link to " + fs::read_symlink(named, ignored).string() + ", which does not exist"
+        : error == ENOENT ? "no such file"
+                          : std::string("cannot be examined: ") + std::strerror(error);
     return candidate;
   }
   if (!S_ISREG(info.st_mode)) {
@@ -74,8 +83,10 @@ class Search {
   void AddNamed(const std::string& path, PluginSource source) {
     const fs::path absolute = fs::absolute(path);
     std::error_code error;
-    if (fs::is_directory(absolute, error)) AddFolder(absolute, source);
-    else result_->candidates.push_back(MakeCandidate(absolute, source));
+    if (fs::is_directory(absolute, error))
+      AddFolder(absolute, source);
+    else
+      result_->candidates.push_back(MakeCandidate(absolute, source));
   }
 
   // A folder; an absent one is none.
@@ -107,8 +118,10 @@ void AddEnvironment(Search* search, PluginSearchResult* result) {
     const std::string item = list.substr(start, end - start);
     start = end + 1;
     if (item.empty()) continue;  // would be the working folder
-    if (fs::path(item).is_absolute()) search->AddNamed(item, PluginSource::kEnvironment);
-    else result->notes.push_back("RT_PLUGIN_PATH: \"" + item + "\" is ignored: expected an absolute path");
+    if (fs::path(item).is_absolute())
+      search->AddNamed(item, PluginSource::kEnvironment);
+    else
+      result->notes.push_back("RT_PLUGIN_PATH: \"" + item + "\" is ignored: expected an absolute path");
   }
 }
 
@@ -116,11 +129,16 @@ void AddEnvironment(Search* search, PluginSearchResult* result) {
 
 const char* PluginSourceName(PluginSource source) {
   switch (source) {
-    case PluginSource::kExplicit: return "command line";
-    case PluginSource::kConfig: return "plugins.paths";
-    case PluginSource::kEnvironment: return "RT_PLUGIN_PATH";
-    case PluginSource::kInstalled: return "installed";
-    case PluginSource::kBuildTree: return "build tree";
+    case PluginSource::kExplicit:
+      return "command line";
+    case PluginSource::kConfig:
+      return "plugins.paths";
+    case PluginSource::kEnvironment:
+      return "RT_PLUGIN_PATH";
+    case PluginSource::kInstalled:
+      return "installed";
+    case PluginSource::kBuildTree:
+      return "build tree";
   }
   return "";
 }
@@ -137,7 +155,8 @@ PluginSearchResult SearchPlugins(const PluginSearchOptions& options) {
     const fs::path root = exe.parent_path().parent_path();
     search.AddFolder(root / "lib/deltart/plugins", PluginSource::kInstalled);
     std::error_code ignored;
-    if (fs::exists(root / "CMakeCache.txt", ignored)) search.AddFolder(root / "plugins", PluginSource::kBuildTree);
+    if (fs::exists(root / "CMakeCache.txt", ignored))
+      search.AddFolder(root / "plugins", PluginSource::kBuildTree);
   }
   return result;
 }

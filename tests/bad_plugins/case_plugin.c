@@ -1,5 +1,5 @@
-/* One small plugin, wrong in the one way that RT_CASE_<NAME> selects; none defined: a correct plugin. RT_CASE_PLUGIN_NAME is its
- * name. It brings one `ops` component with one row. */
+/* One small plugin, wrong in the one way that RT_CASE_<NAME> selects; none defined: a correct plugin.
+ * RT_CASE_PLUGIN_NAME is its name. It brings one `ops` component with one row. */
 #include <rt/plugin/ops.h>
 
 #include <signal.h>
@@ -8,7 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TEXT(literal) {literal, sizeof(literal) - 1}
+#define TEXT(literal) \
+  { literal, sizeof(literal) - 1 }
 
 #if !defined(RT_CASE_NO_MANIFEST)
 RT_PLUGIN_MANIFEST(RT_KIND_OPS, RT_CASE_PLUGIN_NAME, "DeltaRT tests", "1.0.0", "any");
@@ -66,7 +67,8 @@ static int32_t Rows(rt_plugin_ctx* ctx, const rt_row** rows, uint32_t* count, ui
   return RT_OK;
 }
 
-static int32_t Supports(rt_plugin_ctx* ctx, uint32_t row_idx, const rt_problem* problem, rt_verdict* verdict) {
+static int32_t Supports(rt_plugin_ctx* ctx, uint32_t row_idx, const rt_problem* problem,
+                        rt_verdict* verdict) {
   (void)ctx, (void)row_idx, (void)problem;
   verdict->ok = 0;
   return RT_OK;
@@ -130,7 +132,8 @@ static int32_t Init(const rt_host* host, rt_plugin_ctx** ctx, rt_error* error) {
   return RT_UNAVAILABLE;
 #endif
   if (host->options_json.size > 2) { /* more than {} */
-    snprintf(error->message, sizeof error->message, "unknown options %.*s", (int)host->options_json.size, host->options_json.data);
+    snprintf(error->message, sizeof error->message, "unknown options %.*s", (int)host->options_json.size,
+             host->options_json.data);
     return RT_INVALID_ARGUMENT;
   }
   const rt_str name = TEXT(RT_CASE_PLUGIN_NAME), text = TEXT("ready");

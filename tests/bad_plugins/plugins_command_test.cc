@@ -1,7 +1,7 @@
 // `runtime plugins` as a user runs it.
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <sys/wait.h>
+#include <nlohmann/json.hpp>
 
 #include <array>
 #include <cstdio>
@@ -19,7 +19,8 @@ Outcome RunPlugins(const std::string& arguments) {
   FILE* pipe = popen(("'" RT_RUNTIME_BINARY "' plugins " + arguments + " 2>&1").c_str(), "r");
   Outcome outcome;
   std::array<char, 4096> buffer;
-  while (const size_t count = fread(buffer.data(), 1, buffer.size(), pipe)) outcome.output.append(buffer.data(), count);
+  while (const size_t count = fread(buffer.data(), 1, buffer.size(), pipe))
+    outcome.output.append(buffer.data(), count);
   const int status = pclose(pipe);
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return outcome;
@@ -28,21 +29,25 @@ Outcome RunPlugins(const std::string& arguments) {
 std::string Case(const std::string& name) { return RT_CASE_DIR "/librt_" + name + ".so"; }
 
 TEST(PluginsCommand, ListsLoadedAndRefusedFiles) {
-  const Outcome outcome = RunPlugins("list --json --plugin " + Case("good") + " --plugin " + Case("null_query"));
+  const Outcome outcome =
+      RunPlugins("list --json --plugin " + Case("good") + " --plugin " + Case("null_query"));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   const nlohmann::json list = nlohmann::json::parse(outcome.output, nullptr, false);
   ASSERT_TRUE(list.is_object()) << outcome.output;
   bool found = false;
-  for (const nlohmann::json& plugin : list["loaded"]) found = found || (plugin["name"] == "good" && plugin["source"] == "command line");
+  for (const nlohmann::json& plugin : list["loaded"])
+    found = found || (plugin["name"] == "good" && plugin["source"] == "command line");
   EXPECT_TRUE(found) << outcome.output;
   ASSERT_EQ(list["rejected"].size(), 1u) << outcome.output;
   EXPECT_EQ(list["rejected"][0]["reason"], "rt_plugin_query_v1 returned NULL");
 }
 
 TEST(PluginsCommand, ARequiredPluginThatIsMissingGivesExitCode3) {
-  const Outcome outcome = RunPlugins("list --plugin " + Case("other_draft") + " --set plugins.required=[other_draft]");
+  const Outcome outcome =
+      RunPlugins("list --plugin " + Case("other_draft") + " --set plugins.required=[other_draft]");
   EXPECT_EQ(outcome.exit_code, 3);
-  EXPECT_NE(outcome.output.find("required plugin \"other_draft\" did not load"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("required plugin \"other_draft\" did not load"), std::string::npos)
+      << outcome.output;
 }
 
 TEST(PluginsCommand, InspectShowsTheVerdict) {

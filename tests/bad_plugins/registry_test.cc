@@ -1,4 +1,5 @@
-// Every way in which a plugin file can be broken that we know of, each with its exact message, always beside plugins that load.
+// Every way in which a plugin file can be broken that we know of, each with its exact message, always beside
+// plugins that load.
 #include "plugin_sdk/loader/static_check.h"
 #include "runtime/registry/plugin_registry.h"
 #include "runtime/registry/plugin_report.h"
@@ -37,13 +38,15 @@ void Patch(Bytes* bytes, size_t offset, T value) {
 }
 
 size_t ManifestOffset(const Bytes& bytes) {
-  const auto at = std::search(bytes.begin(), bytes.end(), RT_MANIFEST_MAGIC, RT_MANIFEST_MAGIC + sizeof(RT_MANIFEST_MAGIC));
+  const auto at = std::search(bytes.begin(), bytes.end(), RT_MANIFEST_MAGIC,
+                              RT_MANIFEST_MAGIC + sizeof(RT_MANIFEST_MAGIC));
   return static_cast<size_t>(at - bytes.begin());
 }
 
 // Replaces every occurrence of `from` by `to`, of the same length.
 void Replace(const std::string& from, const std::string& to, Bytes* bytes) {
-  for (auto at = bytes->begin(); (at = std::search(at, bytes->end(), from.begin(), from.end())) != bytes->end(); ++at) {
+  for (auto at = bytes->begin();
+       (at = std::search(at, bytes->end(), from.begin(), from.end())) != bytes->end(); ++at) {
     std::copy(to.begin(), to.end(), at);
   }
 }
@@ -51,7 +54,8 @@ void Replace(const std::string& from, const std::string& to, Bytes* bytes) {
 // Whatever the linker wrote as build-id (nothing, perhaps) becomes another one.
 void ChangeBuildId(const std::string& hex, Bytes* bytes) {
   std::string id;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) id += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  for (size_t i = 0; i + 1 < hex.size(); i += 2)
+    id += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
   if (!id.empty()) Replace(id, std::string(id.rbegin(), id.rend()), bytes);
 }
 
@@ -89,7 +93,8 @@ class Registry : public testing::Test {
     EXPECT_NE((*registry)->Find("good"), nullptr) << PluginListText(PluginListJson(**registry));
     EXPECT_NE((*registry)->Find("second"), nullptr) << PluginListText(PluginListJson(**registry));
     for (const RejectedPlugin& rejected : (*registry)->rejected()) {
-      if (fs::path(rejected.path).filename() == File(name).filename()) return rejected.stage + ": " + rejected.reason;
+      if (fs::path(rejected.path).filename() == File(name).filename())
+        return rejected.stage + ": " + rejected.reason;
     }
     return "(loaded)";
   }
@@ -131,19 +136,23 @@ TEST_F(Registry, InitAndShutdownMayBeRepeated) {
 }
 
 TEST_F(Registry, NamesTheCrashOfAPlugin) {
-  EXPECT_EQ(ReasonForCase("sigill_in_constructor"), "probe: crashed in its constructor with SIGILL (Illegal instruction)");
+  EXPECT_EQ(ReasonForCase("sigill_in_constructor"),
+            "probe: crashed in its constructor with SIGILL (Illegal instruction)");
   EXPECT_EQ(ReasonForCase("abort_in_init"), "probe: crashed in init with SIGABRT (Aborted)");
   EXPECT_EQ(ReasonForCase("crash_in_rows"), "probe: crashed in its tables with SIGSEGV (Segmentation fault)");
   EXPECT_EQ(ReasonForCase("crash_in_shutdown"), "probe: crashed in shutdown with SIGBUS (Bus error)");
   EXPECT_EQ(ReasonForCase("exit_in_constructor"),
-            "probe: ended the process in its constructor with exit code 7; it printed: licence server not reachable");
+            "probe: ended the process in its constructor with exit code 7; it printed: licence server not "
+            "reachable");
   EXPECT_EQ(ReasonForCase("throw_in_constructor"),
-            "probe: crashed in its constructor with SIGABRT (Aborted); it printed: terminate called after throwing an instance of "
+            "probe: crashed in its constructor with SIGABRT (Aborted); it printed: terminate called after "
+            "throwing an instance of "
             "'std::runtime_error' what(): no licence file");
 }
 
 TEST_F(Registry, GivesUpOnAPluginThatHangs) {
-  options_.probe_timeout = std::chrono::milliseconds(1500);  // ample for the good ones, which answer in milliseconds
+  options_.probe_timeout =
+      std::chrono::milliseconds(1500);  // ample for the good ones, which answer in milliseconds
   EXPECT_EQ(ReasonForCase("hang_in_constructor"), "probe: did not answer within 1.5 s (in its constructor)");
   fs::remove(File("hang_in_constructor"));
   EXPECT_EQ(ReasonForCase("hang_in_query"), "probe: did not answer within 1.5 s (in rt_plugin_query_v1)");
@@ -153,23 +162,32 @@ TEST_F(Registry, GivesUpOnAPluginThatHangs) {
 
 TEST_F(Registry, NamesWhatIsWrongWithTheDescriptor) {
   EXPECT_EQ(ReasonForCase("null_query"), "probe: rt_plugin_query_v1 returned NULL");
-  EXPECT_EQ(ReasonForCase("small_descriptor"), "probe: rt_plugin_desc struct_size: expected at least 112, found 16");
-  EXPECT_EQ(ReasonForCase("huge_descriptor"), "probe: rt_plugin_desc struct_size: expected at most 65536, found 1073741824");
-  EXPECT_EQ(ReasonForCase("other_draft"), "probe: descriptor and manifest differ: abi_draft is " + std::to_string(RT_ABI_DRAFT + 1) + " and " +
+  EXPECT_EQ(ReasonForCase("small_descriptor"),
+            "probe: rt_plugin_desc struct_size: expected at least 112, found 16");
+  EXPECT_EQ(ReasonForCase("huge_descriptor"),
+            "probe: rt_plugin_desc struct_size: expected at most 65536, found 1073741824");
+  EXPECT_EQ(ReasonForCase("other_draft"), "probe: descriptor and manifest differ: abi_draft is " +
+                                              std::to_string(RT_ABI_DRAFT + 1) + " and " +
                                               std::to_string(RT_ABI_DRAFT));
-  EXPECT_EQ(ReasonForCase("other_name"), "probe: descriptor and manifest differ: name is \"impostor\" and \"other_name\"");
+  EXPECT_EQ(ReasonForCase("other_name"),
+            "probe: descriptor and manifest differ: name is \"impostor\" and \"other_name\"");
   EXPECT_EQ(ReasonForCase("no_components"), "probe: num_components: expected 1 to 64, found 0");
   EXPECT_EQ(ReasonForCase("small_stride"), "probe: component_stride: expected 32 to 65536, found 8");
-  EXPECT_EQ(ReasonForCase("other_kinds"), "probe: component \"test\": component \"test\" has the unknown kind 6");
-  EXPECT_EQ(ReasonForCase("empty_component_name"), "probe: component \"\": a component of kind ops has an empty name");
+  EXPECT_EQ(ReasonForCase("other_kinds"),
+            "probe: component \"test\": component \"test\" has the unknown kind 6");
+  EXPECT_EQ(ReasonForCase("empty_component_name"),
+            "probe: component \"\": a component of kind ops has an empty name");
   EXPECT_EQ(ReasonForCase("no_table"), "probe: component \"test\": component \"test\" has no table");
-  EXPECT_EQ(ReasonForCase("no_execute"), "probe: component \"test\": rt_op_api.execute: expected a function, found NULL");
+  EXPECT_EQ(ReasonForCase("no_execute"),
+            "probe: component \"test\": rt_op_api.execute: expected a function, found NULL");
   EXPECT_EQ(ReasonForCase("no_init"), "probe: rt_plugin_desc.init: expected a function, found NULL");
   EXPECT_EQ(ReasonForCase("bad_row"), "probe: row 0: op and kernel: expected names, found an empty one");
 }
 
 TEST_F(Registry, PassesOnWhatInitSays) {
-  EXPECT_EQ(ReasonForCase("no_driver"), "probe: init failed: libwarp.so.3: cannot open shared object file (install the driver, 550 or later)");
+  EXPECT_EQ(
+      ReasonForCase("no_driver"),
+      "probe: init failed: libwarp.so.3: cannot open shared object file (install the driver, 550 or later)");
   EXPECT_EQ(ReasonForCase("unknown_status"), "probe: init failed: no message (unknown status code 4242)");
   options_.options_json["extr"] = "{\"depth\":3}";
   AddChanged("extra", [](Bytes* bytes) {  // a plugin of another name: both its names are changed
@@ -180,22 +198,27 @@ TEST_F(Registry, PassesOnWhatInitSays) {
 
 TEST_F(Registry, ShowsTheLoadersFullText) {
   EXPECT_EQ(ReasonForCase("undefined_symbol"),
-            "probe: cannot be loaded: " + File("undefined_symbol").string() + ": undefined symbol: rt_case_defined_nowhere");
+            "probe: cannot be loaded: " + File("undefined_symbol").string() +
+                ": undefined symbol: rt_case_defined_nowhere");
   EXPECT_EQ(ReasonForCase("missing_library"),
-            "probe: cannot be loaded: librtcaseabsent.so: cannot open shared object file: No such file or directory");
+            "probe: cannot be loaded: librtcaseabsent.so: cannot open shared object file: No such file or "
+            "directory");
   options_.probe = false;
   fs::remove(File("missing_library"));
-  EXPECT_EQ(ReasonFor("undefined_symbol"),
-            "load: cannot be loaded: " + File("undefined_symbol").string() + ": undefined symbol: rt_case_defined_nowhere");
+  EXPECT_EQ(ReasonFor("undefined_symbol"), "load: cannot be loaded: " + File("undefined_symbol").string() +
+                                               ": undefined symbol: rt_case_defined_nowhere");
 }
 
 TEST_F(Registry, RefusesFilesThatAreNoPlugins) {
   EXPECT_EQ(ReasonForCase("no_entry"), "static check: not a plugin: it does not export rt_plugin_query_v1");
-  EXPECT_EQ(ReasonForCase("no_manifest"), "static check: no manifest: the ELF section rt_manifest is missing (RT_PLUGIN_MANIFEST makes it)");
+  EXPECT_EQ(
+      ReasonForCase("no_manifest"),
+      "static check: no manifest: the ELF section rt_manifest is missing (RT_PLUGIN_MANIFEST makes it)");
   WriteBytes(File("empty"), {});
   EXPECT_EQ(ReasonFor("empty"), "static check: empty file");
   std::ofstream(File("text")) << "hello, world\n";
-  EXPECT_EQ(ReasonFor("text"), "static check: not an ELF file: it starts with \"hello, w\", expected \"\\x7fELF\"");
+  EXPECT_EQ(ReasonFor("text"),
+            "static check: not an ELF file: it starts with \"hello, w\", expected \"\\x7fELF\"");
   fs::create_directory(File("folder"));
   EXPECT_EQ(ReasonFor("folder"), "file: a folder, expected a file");
   fs::create_symlink("nowhere.so", File("dangling"));
@@ -212,8 +235,8 @@ TEST_F(Registry, RefusesTruncatedFiles) {
     return ReasonFor(name);
   };
   EXPECT_EQ(truncated_to(40), "static check: truncated: the ELF header ends at byte 64, the file has 40");
-  EXPECT_EQ(truncated_to(size - 1), "static check: truncated: the section header table ends at byte " + std::to_string(size) + ", the file has " +
-                                        std::to_string(size - 1));
+  EXPECT_EQ(truncated_to(size - 1), "static check: truncated: the section header table ends at byte " +
+                                        std::to_string(size) + ", the file has " + std::to_string(size - 1));
   for (const size_t bytes : {size_t{100}, size / 4, size / 2, size - 3000}) {
     EXPECT_EQ(truncated_to(bytes).rfind("static check: truncated: ", 0), 0u) << bytes;
   }
@@ -227,36 +250,47 @@ TEST_F(Registry, RefusesForeignAndOutdatedFiles) {
   };
   const uint16_t foreign = HostElfMachine() == EM_AARCH64 ? EM_X86_64 : EM_AARCH64;
   EXPECT_EQ(patched("machine", offsetof(Elf64_Ehdr, e_machine), foreign),
-            std::string("static check: built for ") + ElfMachineName(foreign) + " (ELF machine " + std::to_string(foreign) + "), this host is " +
-                ElfMachineName(HostElfMachine()) + " (" + std::to_string(HostElfMachine()) + ")");
-  EXPECT_EQ(patched("class32", EI_CLASS, char{ELFCLASS32}), "static check: expected a 64-bit ELF file, found a 32-bit one");
-  EXPECT_EQ(patched("bigendian", EI_DATA, char{ELFDATA2MSB}), "static check: expected a little-endian ELF file, found a big-endian one");
+            std::string("static check: built for ") + ElfMachineName(foreign) + " (ELF machine " +
+                std::to_string(foreign) + "), this host is " + ElfMachineName(HostElfMachine()) + " (" +
+                std::to_string(HostElfMachine()) + ")");
+  EXPECT_EQ(patched("class32", EI_CLASS, char{ELFCLASS32}),
+            "static check: expected a 64-bit ELF file, found a 32-bit one");
+  EXPECT_EQ(patched("bigendian", EI_DATA, char{ELFDATA2MSB}),
+            "static check: expected a little-endian ELF file, found a big-endian one");
   EXPECT_EQ(patched("relocatable", offsetof(Elf64_Ehdr, e_type), uint16_t{ET_REL}),
             "static check: expected a shared object, found a relocatable object file (ELF type 1)");
-  EXPECT_EQ(patched("major0", manifest + offsetof(rt_manifest, abi_major), uint32_t{0}), "static check: plugin ABI major 0, this host has 1");
-  EXPECT_EQ(patched("major2", manifest + offsetof(rt_manifest, abi_major), uint32_t{2}), "static check: plugin ABI major 2, this host has 1");
+  EXPECT_EQ(patched("major0", manifest + offsetof(rt_manifest, abi_major), uint32_t{0}),
+            "static check: plugin ABI major 0, this host has 1");
+  EXPECT_EQ(patched("major2", manifest + offsetof(rt_manifest, abi_major), uint32_t{2}),
+            "static check: plugin ABI major 2, this host has 1");
   EXPECT_EQ(patched("minor", manifest + offsetof(rt_manifest, abi_minor_needed), uint32_t{4}),
             "static check: needs plugin ABI 1.4 or later, this host has 1.0: update the runtime");
   EXPECT_EQ(patched("draft", manifest + offsetof(rt_manifest, abi_draft), uint32_t{99}),
-            "static check: built against plugin ABI draft 99, this host has draft " + std::to_string(RT_ABI_DRAFT) +
-                ": rebuild the plugin with this runtime's SDK");
-  const uint32_t host = HostAbi::Current().sanitizer, other = host == RT_SANITIZER_ADDRESS ? RT_SANITIZER_NONE : RT_SANITIZER_ADDRESS;
+            "static check: built against plugin ABI draft 99, this host has draft " +
+                std::to_string(RT_ABI_DRAFT) + ": rebuild the plugin with this runtime's SDK");
+  const uint32_t host = HostAbi::Current().sanitizer,
+                 other = host == RT_SANITIZER_ADDRESS ? RT_SANITIZER_NONE : RT_SANITIZER_ADDRESS;
   EXPECT_EQ(patched("sanitizer", manifest + offsetof(rt_manifest, sanitizer), other),
-            std::string("static check: built with sanitizer ") + SanitizerName(other) + ", this host with " + SanitizerName(host) + ": build both alike");
-  EXPECT_EQ(patched("noname", manifest + offsetof(rt_manifest, name), char{0}), "static check: its manifest has an empty name");
-  EXPECT_EQ(patched("kinds", manifest + offsetof(rt_manifest, kinds), uint32_t{1 << 9}), "static check: unknown component kinds: 0x200");
+            std::string("static check: built with sanitizer ") + SanitizerName(other) + ", this host with " +
+                SanitizerName(host) + ": build both alike");
+  EXPECT_EQ(patched("noname", manifest + offsetof(rt_manifest, name), char{0}),
+            "static check: its manifest has an empty name");
+  EXPECT_EQ(patched("kinds", manifest + offsetof(rt_manifest, kinds), uint32_t{1 << 9}),
+            "static check: unknown component kinds: 0x200");
 }
 
 TEST_F(Registry, RefusesFilesThatEverybodyMayWrite) {
   Add("other_name");
   ASSERT_EQ(chmod(File("other_name").c_str(), 0666), 0);
-  EXPECT_EQ(ReasonFor("other_name"), "file: the file " + File("other_name").string() + " is writable by everybody (chmod o-w)");
+  EXPECT_EQ(ReasonFor("other_name"),
+            "file: the file " + File("other_name").string() + " is writable by everybody (chmod o-w)");
   const fs::path open_folder = folder_ / "open";
   fs::create_directory(open_folder);
   ASSERT_EQ(chmod(open_folder.c_str(), 0777), 0);
   fs::copy_file(Case("no_driver"), open_folder / "librt_no_driver.so");
   options_.config_paths.push_back(open_folder.string());
-  EXPECT_EQ(ReasonFor("no_driver"), "file: its folder " + open_folder.string() + " is writable by everybody (chmod o-w)");
+  EXPECT_EQ(ReasonFor("no_driver"),
+            "file: its folder " + open_folder.string() + " is writable by everybody (chmod o-w)");
 }
 
 TEST_F(Registry, KeepsOneOfTheSameFileAndNamesTheOther) {
@@ -282,11 +316,14 @@ TEST_F(Registry, OfOneNameInOneSourceNoneIsChosen) {
     ChangeBuildId(ReadPluginFile(File("twin").string())->build_id, bytes);
   });
   const std::string rule = ": none is chosen; remove one, or name one on the command line";
-  EXPECT_EQ(ReasonFor("twin"), "duplicate: plugin \"twin\" 1.0.0 also exists as " + File("twin_b").string() + rule);
-  EXPECT_EQ(ReasonFor("twin_b"), "duplicate: plugin \"twin\" 1.0.0 also exists as " + File("twin").string() + rule);
+  EXPECT_EQ(ReasonFor("twin"),
+            "duplicate: plugin \"twin\" 1.0.0 also exists as " + File("twin_b").string() + rule);
+  EXPECT_EQ(ReasonFor("twin_b"),
+            "duplicate: plugin \"twin\" 1.0.0 also exists as " + File("twin").string() + rule);
   options_.explicit_paths = {File("twin_b").string()};
   EXPECT_EQ(ReasonFor("twin_b"), "(loaded)");
-  EXPECT_EQ(ReasonFor("twin"), "duplicate: plugin \"twin\" is taken from " + File("twin_b").string() + " (command line comes before plugins.paths)");
+  EXPECT_EQ(ReasonFor("twin"), "duplicate: plugin \"twin\" is taken from " + File("twin_b").string() +
+                                   " (command line comes before plugins.paths)");
 }
 
 TEST_F(Registry, ARequiredPluginThatDoesNotLoadIsAnError) {
@@ -312,12 +349,15 @@ TEST_F(Registry, AMissingHelperIsSaidLoudly) {
   Result<std::unique_ptr<PluginRegistry>> registry = PluginRegistry::Load(options_);
   ASSERT_TRUE(registry.ok());
   ASSERT_EQ((*registry)->rejected().size(), 2u);
-  EXPECT_EQ((*registry)->rejected()[0].reason, "cannot start /nonexistent/rt-plugin-probe: No such file or directory");
+  EXPECT_EQ((*registry)->rejected()[0].reason,
+            "cannot start /nonexistent/rt-plugin-probe: No such file or directory");
   options_.probe = false;
   registry = PluginRegistry::Load(options_);
   ASSERT_TRUE(registry.ok());
   EXPECT_EQ((*registry)->loaded().size(), 2u);
-  EXPECT_EQ((*registry)->notes(), std::vector<std::string>{"plugins.probe is false: a plugin that crashes while it loads ends this process"});
+  EXPECT_EQ((*registry)->notes(),
+            std::vector<std::string>{
+                "plugins.probe is false: a plugin that crashes while it loads ends this process"});
 }
 
 TEST_F(Registry, NamedPathsThatDoNotExistAreReported) {
@@ -339,14 +379,16 @@ TEST_F(Search, OrderIsCommandLineConfigEnvironment) {
   std::ofstream(folder_ / "c" / "libother.so") << "no plugin";
   std::ofstream(folder_ / "c" / "librt_x.so.bak") << "no plugin";
   setenv("RT_PLUGIN_PATH", ((folder_ / "c").string() + "::relative").c_str(), 1);
-  const PluginSearchResult result = SearchPlugins({{(folder_ / "a").string()}, {(folder_ / "b").string()}, true, false});
+  const PluginSearchResult result =
+      SearchPlugins({{(folder_ / "a").string()}, {(folder_ / "b").string()}, true, false});
   unsetenv("RT_PLUGIN_PATH");
   ASSERT_EQ(result.candidates.size(), 3u);
   EXPECT_EQ(result.candidates[0].path, folder_ / "a" / "librt_good.so");
   EXPECT_EQ(result.candidates[1].path, folder_ / "b" / "librt_good.so");
   EXPECT_EQ(result.candidates[2].path, folder_ / "c" / "librt_good.so");
   EXPECT_EQ(result.candidates[2].source, PluginSource::kEnvironment);
-  EXPECT_EQ(result.notes, std::vector<std::string>{"RT_PLUGIN_PATH: \"relative\" is ignored: expected an absolute path"});
+  EXPECT_EQ(result.notes,
+            std::vector<std::string>{"RT_PLUGIN_PATH: \"relative\" is ignored: expected an absolute path"});
 }
 
 TEST_F(Search, TheWorkingFolderIsNeverSearched) {
@@ -374,8 +416,9 @@ TEST_F(Inspect, ShowsManifestExportsNeedsAndRows) {
   const nlohmann::json& component = inspection["probe"]["components"][0];
   EXPECT_EQ(component["rows"][0]["op"], "rms_norm");
   const std::string text = InspectText(inspection);
-  for (const char* part : {"good 1.0.0 (DeltaRT tests)   ops", "rt_plugin_query_v1", "libc.so.6 ok", "rms_norm.test, score 100", "run_deterministic",
-                           "a test plugin runs nothing (disabled)", "verdict  ok\n"}) {
+  for (const char* part :
+       {"good 1.0.0 (DeltaRT tests)   ops", "rt_plugin_query_v1", "libc.so.6 ok", "rms_norm.test, score 100",
+        "run_deterministic", "a test plugin runs nothing (disabled)", "verdict  ok\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }

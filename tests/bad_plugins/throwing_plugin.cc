@@ -1,4 +1,5 @@
-// A plugin whose constructor of a global throws: the C++ runtime ends the process before any entry point runs.
+// A plugin whose constructor of a global throws: the C++ runtime ends the process before any entry point
+// runs.
 #include <rt/plugin/base.h>
 
 #include <stdexcept>
