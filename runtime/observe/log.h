@@ -8,10 +8,11 @@
 namespace rt {
 
 struct LogOptions {
-  std::string level = "info";  // trace, debug, info, warn, error, off
+  std::string level = "info";   // trace, debug, info, warn, error, off
+  std::string format = "text";  // text, or json: one object a line
 };
 
-// Replaces the default logger; call once, before threads start. InvalidArgument names an unknown level.
+// Replaces the default logger; call once, before threads start. InvalidArgument names an unknown level or format.
 Status InitLogging(const LogOptions& options);
 
 }  // namespace rt
