@@ -1,6 +1,6 @@
 #include "runtime/server/field_readers.h"
 
-#include "runtime/server/suggest.h"
+#include "runtime/config/suggest.h"
 
 #include <cmath>
 #include <limits>
@@ -37,10 +37,9 @@ ApiError UnsupportedValue(std::string_view field, const Json& value, std::string
 
 ApiError UnknownField(std::string_view where, std::string_view name, const std::vector<std::string_view>& known) {
   const std::string full = std::string(where) + TruncateUtf8(std::string(name), 80);
-  std::string message = "unknown field \"" + full + "\"";
-  if (const std::string nearest = NearestName(name, known); !nearest.empty()) {
-    message += "; did you mean \"" + std::string(where) + nearest + "\"?";
-  }
+  std::vector<std::string> full_names;
+  for (const std::string_view known_name : known) full_names.push_back(std::string(where).append(known_name));
+  std::string message = "unknown field \"" + full + "\"" + DidYouMean(std::string(where).append(name), full_names);
   return {400, std::move(message), full, "unknown_field"};
 }
 

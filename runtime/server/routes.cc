@@ -1,7 +1,7 @@
 #include "runtime/server/routes.h"
 
+#include "runtime/config/suggest.h"
 #include "runtime/server/json_reader.h"
-#include "runtime/server/suggest.h"
 
 #include <vector>
 
@@ -58,11 +58,9 @@ bool Matches(const Route& route, std::string_view path) {
 }
 
 ApiError NoSuchPath(std::string_view path) {
-  std::vector<std::string_view> known;
-  for (const Route& route : kRoutes) known.push_back(route.name);
-  std::string message = "no such path: " + TruncateUtf8(std::string(path), 100);
-  if (const std::string nearest = NearestName(path, known); !nearest.empty()) message += "; did you mean " + nearest + "?";
-  return {404, std::move(message), "", "not_found"};
+  std::vector<std::string> known;
+  for (const Route& route : kRoutes) known.emplace_back(route.name);
+  return {404, "no such path: " + TruncateUtf8(std::string(path), 100) + DidYouMean(path, known), "", "not_found"};
 }
 
 }  // namespace

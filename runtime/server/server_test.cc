@@ -137,7 +137,7 @@ TEST_F(ServerTest, WrongPathsMethodsAndTypesAreNamed) {
     const char* message;
   };
   const Case cases[] = {
-      {"GET /v1/modells HTTP/1.1\r\nHost: x\r\n\r\n", 404, "not_found", "did you mean /v1/models?"},
+      {"GET /v1/modells HTTP/1.1\r\nHost: x\r\n\r\n", 404, "not_found", "did you mean \\\"/v1/models\\\"?"},
       {"POST /v2/x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}", 404, "not_found", "/v2/x"},
       {"GET /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n", 405, "method_not_allowed", "expected POST, got GET"},
       {"DELETE /health HTTP/1.1\r\nHost: x\r\n\r\n", 405, "method_not_allowed", "expected GET, HEAD"},
