@@ -5,8 +5,11 @@
 
 namespace rt::kernels {
 
-// Rows of x a tile holds. Up to this many rows in all, the weights stream straight through the registers.
+// Rows of x a tile holds.
 constexpr int64_t kTileRowsOfX = 4;
+// Up to this many rows of x, operands go to the registers as they lie; copying W to panels pays from there
+// on.
+constexpr int64_t kMaxStreamRows = 16;
 constexpr int64_t kMaxTileRowsOfW = 6;
 // How far ahead of its load a streamed row of W is fetched. 512 bytes measured best on Zen 4; 1 KB and more
 // is slower.

@@ -50,6 +50,7 @@ struct StreamArgs {
   int64_t x_stride;
   const typename Op::Elem* w;  // the tile's first row
   int64_t k;                   // also the stride of w
+  int64_t m;                   // index of the tile's first row of x
   int64_t n;                   // index of the tile's first row of W
 };
 
@@ -77,11 +78,13 @@ void StreamTile(const StreamArgs<Op>& t, const Output& out) {
   for (int i = 0; i < MR; ++i) {
     for (int j = 0; j < NR; ++j) acc[i][j] = ZeroAcc();
   }
+  constexpr int64_t kAhead = kStreamAheadBytes / static_cast<int64_t>(sizeof(typename Op::Elem));
   int64_t k = 0;
   for (; k + Op::kStep <= t.k; k += Op::kStep) {
-    for (int j = 0; j < NR; ++j) {
-      _mm_prefetch(reinterpret_cast<const char*>(t.w + j * t.k + k) + kStreamAheadBytes, _MM_HINT_T0);
-    }
+    // Past the end of a row, the row that takes its place in the next tile.
+    const int64_t ahead = k + kAhead < t.k ? k + kAhead : k + kAhead + (NR - 1) * t.k;
+    for (int j = 0; j < NR; ++j)
+      _mm_prefetch(reinterpret_cast<const char*>(t.w + j * t.k + ahead), _MM_HINT_T0);
     StreamStep<Op, MR, NR, 0, false>(t, k, acc);
     if constexpr (Op::kPhases == 2) StreamStep<Op, MR, NR, 1, false>(t, k, acc);
   }
@@ -89,37 +92,55 @@ void StreamTile(const StreamArgs<Op>& t, const Output& out) {
     StreamStep<Op, MR, NR, 0, true>(t, k, acc);
     if constexpr (Op::kPhases == 2) StreamStep<Op, MR, NR, 1, true>(t, k, acc);
   }
-  ReduceAndStore(out, 0, t.n, NR, acc);
+  ReduceAndStore(out, t.m, t.n, NR, acc);
 }
 
-// MR rows of x against rows of W up to n_end: full tiles, then pairs, then one.
-template <class Op, int MR>
-void StreamTiles(StreamArgs<Op> t, int64_t n_end, const Output& out) {
-  constexpr int kNr = StreamTileRowsOfW(MR);
+// NR rows of W against all rows of x. Strips of x of nearly equal height: five rows are 3 + 2, not 4 + 1. The
+// first strip brings the rows of W into the cache.
+template <class Op, int NR, int kMaxMr>
+void StreamStrips(StreamArgs<Op> t, int64_t num_rows, const Output& out) {
+  const int64_t num_strips = CeilDiv(num_rows, kMaxMr);
+  const typename Op::Elem* x = t.x;
+  for (int64_t s = 0; s < num_strips; ++s) {
+    const Range strip = StaticRange(num_rows, static_cast<int>(s), static_cast<int>(num_strips));
+    t.x = x + strip.begin * t.x_stride;
+    t.m = strip.begin;
+    switch (strip.end - strip.begin) {
+      case 1:
+        StreamTile<Op, 1, NR>(t, out);
+        break;
+      case 2:
+        if constexpr (kMaxMr >= 2) StreamTile<Op, 2, NR>(t, out);
+        break;
+      case 3:
+        if constexpr (kMaxMr >= 3) StreamTile<Op, 3, NR>(t, out);
+        break;
+      default:
+        if constexpr (kMaxMr == 4) StreamTile<Op, 4, NR>(t, out);
+    }
+  }
+}
+
+// All rows of x against rows of W up to n_end: tiles of NR, then pairs, then one.
+template <class Op, int NR, int kMaxMr>
+void StreamColumns(StreamArgs<Op> t, int64_t num_rows, int64_t n_end, const Output& out) {
   auto advance = [&t](int rows) {
     t.w += rows * t.k;
     t.n += rows;
   };
-  for (; t.n + kNr <= n_end; advance(kNr)) StreamTile<Op, MR, kNr>(t, out);
-  for (; t.n + 2 <= n_end; advance(2)) StreamTile<Op, MR, 2>(t, out);
-  if (t.n < n_end) StreamTile<Op, MR, 1>(t, out);
+  for (; t.n + NR <= n_end; advance(NR)) StreamStrips<Op, NR, kMaxMr>(t, num_rows, out);
+  for (; t.n + 2 <= n_end; advance(2)) StreamStrips<Op, 2, 4>(t, num_rows, out);
+  if (t.n < n_end) StreamStrips<Op, 1, 4>(t, num_rows, out);
 }
 
 template <class Op>
 void StreamRows(const GemmArgs& args, const Output& out, int64_t n_begin, int64_t n_end) {
   using Elem = typename Op::Elem;
   const auto* w = static_cast<const Elem*>(args.w) + n_begin * args.k;
-  const StreamArgs<Op> t{static_cast<const Elem*>(args.x), args.x_stride, w, args.k, n_begin};
-  switch (args.m) {
-    case 1:
-      return StreamTiles<Op, 1>(t, n_end, out);
-    case 2:
-      return StreamTiles<Op, 2>(t, n_end, out);
-    case 3:
-      return StreamTiles<Op, 3>(t, n_end, out);
-    default:
-      return StreamTiles<Op, 4>(t, n_end, out);
-  }
+  const StreamArgs<Op> t{static_cast<const Elem*>(args.x), args.x_stride, w, args.k, 0, n_begin};
+  if (args.m == 1) return StreamColumns<Op, kStreamTileOneRow, 1>(t, args.m, n_end, out);
+  if (args.m <= 3) return StreamColumns<Op, kStreamTileThreeRows, 3>(t, args.m, n_end, out);
+  StreamColumns<Op, kTileRowsOfW, 4>(t, args.m, n_end, out);
 }
 
 // ---- Many rows: operands copied to panels, in the order in which a tile loads them.
@@ -350,7 +371,7 @@ int Gemm(const GemmArgs& args, const Parallel& parallel) {
   ParallelFor(parallel, CeilDiv(args.n, unit), [&](int64_t begin, int64_t end, int thread) {
     const int64_t n_begin = begin * unit;
     const int64_t n_end = Min(end * unit, args.n);
-    if (args.m <= kTileRowsOfX) return StreamRows<StreamOp>(args, out, n_begin, n_end);
+    if (args.m <= kMaxStreamRows) return StreamRows<StreamOp>(args, out, n_begin, n_end);
     BlockedRows<Panels>(args, out, n_begin, n_end, static_cast<GemmThreadWorkspace*>(args.workspace)[thread]);
   });
   return 0;

@@ -95,13 +95,11 @@ struct Bf16WideOp {
   static Acc Dot(Acc acc, Vec a, Vec b) { return _mm512_fmadd_ps(a, b, acc); }
 };
 
-// Rows of W a streaming tile holds for `mr` rows of x. 32 registers: 4 x 6 accumulators leave room for 4
-// vectors of x and one of W; fewer rows of x need more of W to cover the latency of the multiply-add (4-6
-// cycles, up to two a cycle).
-constexpr int StreamTileRowsOfW(int mr) { return mr == 4 ? 6 : 8; }
-
-// Rows of W of a tile where there are many rows of x.
-constexpr int kTileRowsOfW = 6;
+// Rows of W of a tile. 32 registers: 4 x 6 accumulators leave room for 4 vectors of x and one of W; fewer
+// rows of x need more of W to cover the latency of the multiply-add (4-6 cycles, up to two a cycle).
+constexpr int kTileRowsOfW = 6;          // beside up to 4 rows of x
+constexpr int kStreamTileThreeRows = 8;  // beside up to 3
+constexpr int kStreamTileOneRow = 8;     // beside one
 
 #else
 
@@ -164,11 +162,10 @@ struct Bf16WideOp {
   static Acc Dot(Acc acc, Vec a, Vec b) { return _mm256_fmadd_ps(a, b, acc); }
 };
 
-// 16 registers: 4 x 3 accumulators, 3 vectors of W, one of x.
-constexpr int StreamTileRowsOfW(int mr) { return mr == 4 ? 3 : mr == 1 ? 8 : 4; }
-
-// Rows of W of a tile where there are many rows of x.
-constexpr int kTileRowsOfW = 3;
+// Rows of W of a tile. 16 registers: 4 x 3 accumulators, 3 vectors of W, one of x.
+constexpr int kTileRowsOfW = 3;          // beside up to 4 rows of x
+constexpr int kStreamTileThreeRows = 4;  // beside up to 3
+constexpr int kStreamTileOneRow = 8;     // beside one
 
 #endif
 
