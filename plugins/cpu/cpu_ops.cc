@@ -2,6 +2,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/rms_norm/rms_norm.h"
+#include "kernels/sampling/sampling.h"
 #include "plugins/cpu/cpu_plugin.h"
 
 #include <rt/plugin/op_defs.h>
@@ -91,6 +92,8 @@ class Ops : public plugin::OpProvider {
     Add(RT_OP_RMS_NORM, &level, RmsNorm, norm);
     Add(RT_OP_ADD_RMS_NORM, &level, AddRmsNorm, norm);
     Add(RT_OP_LINEAR, &level, Linear, {acts(RT_COL_IN_DTYPE), acts(RT_COL_WEIGHT_DTYPE), acts(RT_COL_OUT_DTYPE), Any(RT_COL_IN_FEATURES), Any(RT_COL_OUT_FEATURES)});
+    Add(RT_OP_SAMPLE, &level, Sample, {OneOf(RT_COL_IN_DTYPE, {RT_DTYPE_F32}), Any(RT_COL_VOCAB_SIZE)});
+    Add(RT_OP_ADD, &level, ResidualAdd, {acts(RT_COL_IN_DTYPE), OneOf(RT_COL_OUT_DTYPE, {RT_DTYPE_F32}), Any(RT_COL_WIDTH)});
     Add(RT_OP_SILU_MUL, &level, SiluMul, {acts(RT_COL_IN_DTYPE), acts(RT_COL_OUT_DTYPE), Any(RT_COL_WIDTH)});
   }
 
@@ -149,6 +152,62 @@ class Ops : public plugin::OpProvider {
     return Plan([fn, parallel = self.parallel_](const rt_exec_args& a) {
       const Matrix gate = MatrixOf(*a.inputs[0]), up = MatrixOf(*a.inputs[1]), y = MatrixOf(*a.outputs[0]);
       return FromKernel(fn({y.rows, y.columns, gate.data, gate.stride, up.data, up.stride, y.data, y.stride}, parallel), RT_OP_SILU_MUL);
+    });
+  }
+
+  static Made Sample(const Ops& self, kernels::Isa isa, const plugin::ProblemView& p, const rt_plan_desc& desc) {
+    const auto* attrs = p.attrs<rt_attrs_sample>();
+    if (attrs == nullptr) return {Code::kInvalidArgument, "sample: attributes are missing"};
+    const auto fn = (isa == kernels::Isa::kAvx512Bf16 ? kernels::SamplingAvx512Bf16() : kernels::SamplingAvx2()).sample;
+    return Plan(
+        [fn, attrs = *attrs, parallel = self.parallel_](const rt_exec_args& a) {
+          const Matrix logits = MatrixOf(*a.inputs[RT_SAMPLE_LOGITS]);
+          const auto in = [&]<typename T>(T, uint32_t i) { return static_cast<const T*>(DataOf(*a.inputs[i])); };
+          const auto out = [&]<typename T>(T, uint32_t i) { return static_cast<T*>(DataOf(*a.outputs[i])); };
+          constexpr float f = 0;
+          constexpr int32_t i = 0;
+          constexpr uint64_t u = 0;
+          kernels::SampleArgs s = {};
+          s.num_rows = static_cast<int32_t>(logits.rows);
+          s.vocab_size = static_cast<int32_t>(logits.columns);
+          s.vocab_limit = static_cast<int32_t>(attrs.vocab_limit);
+          s.max_top = static_cast<int32_t>(attrs.max_top);
+          s.logits = logits.as<float>();
+          s.logits_stride = logits.stride;
+          s.temperature = in(f, RT_SAMPLE_TEMPERATURE);
+          s.top_k = in(i, RT_SAMPLE_TOP_K);
+          s.top_p = in(f, RT_SAMPLE_TOP_P);
+          s.min_p = in(f, RT_SAMPLE_MIN_P);
+          s.presence = in(f, RT_SAMPLE_PRESENCE);
+          s.frequency = in(f, RT_SAMPLE_FREQUENCY);
+          s.repetition = in(f, RT_SAMPLE_REPETITION);
+          s.seed = in(u, RT_SAMPLE_SEED);
+          s.position = in(u, RT_SAMPLE_POSITION);
+          s.pending_ids = in(i, RT_SAMPLE_PENDING_IDS);
+          s.history_offsets = in(i, RT_SAMPLE_HISTORY_OFFSETS);
+          s.history_ids = in(i, RT_SAMPLE_HISTORY_IDS);
+          s.history_counts = in(i, RT_SAMPLE_HISTORY_COUNTS);
+          s.history_prompt = in(uint8_t{0}, RT_SAMPLE_HISTORY_PROMPT);
+          s.bias_offsets = in(i, RT_SAMPLE_BIAS_OFFSETS);
+          s.bias_ids = in(i, RT_SAMPLE_BIAS_IDS);
+          s.bias_values = in(f, RT_SAMPLE_BIAS_VALUES);
+          s.num_top = in(i, RT_SAMPLE_NUM_TOP);
+          s.ids = out(i, RT_SAMPLE_OUT_IDS);
+          s.logprobs = out(f, RT_SAMPLE_OUT_LOGPROB);
+          s.top_ids = out(i, RT_SAMPLE_OUT_TOP_IDS);
+          s.top_logprobs = out(f, RT_SAMPLE_OUT_TOP_LOGPROBS);
+          s.status = out(i, RT_SAMPLE_OUT_STATUS);
+          s.workspace = a.workspace;
+          return FromKernel(fn(s, parallel), RT_OP_SAMPLE);
+        },
+        kernels::SampleWorkspaceBytes(desc.max_rows, p.Get(RT_COL_VOCAB_SIZE), self.parallel_.num_threads));
+  }
+
+  static Made ResidualAdd(const Ops& self, kernels::Isa isa, const plugin::ProblemView& p, const rt_plan_desc&) {
+    const auto fn = KernelDType(p.Get(RT_COL_IN_DTYPE)) == DType::kF32 ? Elementwise(isa).add_f32 : Elementwise(isa).add_bf16;
+    return Plan([fn, parallel = self.parallel_](const rt_exec_args& a) {
+      const Matrix r = MatrixOf(*a.inputs[0]), d = MatrixOf(*a.inputs[1]);
+      return FromKernel(fn({r.rows, r.columns, r.as<float>(), r.stride, d.data, d.stride}, parallel), RT_OP_ADD);
     });
   }
 
