@@ -94,6 +94,7 @@ class RegistryLoader {
     DropIdentical(&checked);
     DropConflicting(&checked);
     for (const Checked& file : checked) LoadOne(file);
+    NoteUnusedOptions();
     return CheckRequired();
   }
 
@@ -278,6 +279,23 @@ class RegistryLoader {
     registry_.loaded_.push_back(std::move(plugin));
   }
 
+  // Options that nobody reads are most likely a typo; a plugin that is absent on this machine explains them,
+  // too.
+  void NoteUnusedOptions() {
+    for (const auto& [name, text] : options_.options_json) {
+      if (registry_.Find(name) != nullptr) continue;
+      registry_.notes_.push_back("plugins.options." + name +
+                                 " has no effect: no plugin of that name is loaded" +
+                                 DidYouMean(name, LoadedNames()));
+    }
+  }
+
+  std::vector<std::string> LoadedNames() const {
+    std::vector<std::string> names;
+    for (const LoadedPlugin& plugin : registry_.loaded_) names.push_back(plugin.name);
+    return names;
+  }
+
   Status CheckRequired() const {
     std::string missing;
     for (const std::string& name : options_.required) {
@@ -299,10 +317,8 @@ class RegistryLoader {
     if (!reasons.empty()) return start + "did not load: " + reasons;
     std::string folders;
     for (const std::string& folder : registry_.folders_) folders += (folders.empty() ? "" : ", ") + folder;
-    std::vector<std::string> names;
-    for (const LoadedPlugin& plugin : registry_.loaded_) names.push_back(plugin.name);
     return start + "was not found; looked into: " + (folders.empty() ? "no folder" : folders) +
-           DidYouMean(name, names);
+           DidYouMean(name, LoadedNames());
   }
 
   const PluginRegistryOptions& options_;

@@ -338,6 +338,15 @@ TEST_F(Registry, ARequiredPluginThatDoesNotLoadIsAnError) {
                 folder_.string() + "; did you mean \"second\"?");
 }
 
+TEST_F(Registry, OptionsThatNobodyReadsAreNamed) {
+  options_.options_json["goood"] = "{\"a\":1}";
+  const Result<std::unique_ptr<PluginRegistry>> registry = PluginRegistry::Load(options_);
+  ASSERT_TRUE(registry.ok()) << registry.status().message();
+  EXPECT_EQ((*registry)->notes(),
+            std::vector<std::string>{"plugins.options.goood has no effect: no plugin of that name is loaded; "
+                                     "did you mean \"good\"?"});
+}
+
 TEST_F(Registry, ADeniedPluginIsNeverRun) {
   Add("sigill_in_constructor");
   options_.deny = {"sigill_in_constructor"};
