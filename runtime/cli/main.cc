@@ -1,4 +1,5 @@
 // The `runtime` binary: parses the command line and hands over to one subcommand.
+#include "runtime/cli/bench_command.h"
 #include "runtime/cli/config_command.h"
 #include "runtime/cli/plugins_command.h"
 #include "runtime/config/suggest.h"
@@ -43,6 +44,7 @@ int main(int argc, char** argv) {
 
   rt::AddPluginsCommand(app, &exit_code);
   rt::AddConfigCommand(app, &exit_code);
+  rt::AddBenchCommand(app, &exit_code);
 
   try {
     app.parse(argc, argv);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <set>
 
@@ -24,6 +25,18 @@ rt_dltype DlType(uint32_t dtype) {
     default: return {2, 64, 1};
   }
 }
+
+// Adds the life time of a scope to a counter.
+class HostTimer {
+ public:
+  explicit HostTimer(int64_t* total_ns) : total_ns_(total_ns), begin_(Clock::now()) {}
+  ~HostTimer() { *total_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  int64_t* total_ns_;
+  Clock::time_point begin_;
+};
 
 rt_problem ProblemOf(const Decision& d, rt_device_ref device) {
   return {sizeof(rt_problem), d.phase, plugin::Str(d.op), d.version, static_cast<uint32_t>(d.columns.size()), d.columns.data(), d.attrs.data(), device};
@@ -351,8 +364,11 @@ Status DeviceRunner::Sample(const StepPlan& plan, int64_t num_rows, InFlight* re
   const size_t set = plan.step_id % 2;
   SampleInputs& in = sample_inputs_[set];
   SampleBuffers& out = sampled_[set];
-  RT_RETURN_IF_ERROR(in.Prepare(plan, parts_.device, stream_.get()));
-  record->num_top = in.num_top.host;
+  {
+    const HostTimer timer(&host_ns_);
+    RT_RETURN_IF_ERROR(in.Prepare(plan, parts_.device, stream_.get()));
+    record->num_top = in.num_top.host;
+  }
   const auto tensor = [&](void* data, uint32_t dtype, std::vector<int64_t> shape) { return Tensor(data, dtype, std::move(shape)); };
 
   // Rows of the previous step -> its sampled ids; -1 stays -1.
@@ -420,9 +436,14 @@ Status DeviceRunner::Enqueue(const StepPlan& plan) {
     return {Code::kInvalidArgument, fmt::format("step of {} tokens, {} sequences: limits are {} and {}", plan.num_tokens, plan.sequences.size(), parts_.options.max_step_tokens, parts_.options.max_sequences)};
   }
   StepInputs& inputs = inputs_[set];
-  RT_RETURN_IF_ERROR(inputs.Prepare(plan, parts_.options.block_size_tokens, parts_.device, stream_.get()));
-  const int64_t num_tokens = inputs.meta.num_tokens, num_rows = static_cast<int64_t>(inputs.sampled_rows.host.size());
-  ResizeValues(num_tokens, num_rows);
+  int64_t num_tokens = 0, num_rows = 0;
+  {
+    const HostTimer timer(&host_ns_);
+    RT_RETURN_IF_ERROR(inputs.Prepare(plan, parts_.options.block_size_tokens, parts_.device, stream_.get()));
+    num_tokens = inputs.meta.num_tokens;
+    num_rows = static_cast<int64_t>(inputs.sampled_rows.host.size());
+    ResizeValues(num_tokens, num_rows);
+  }
   RT_RETURN_IF_ERROR(SelectIds(inputs, num_tokens));
   RT_RETURN_IF_ERROR(BeginStep(inputs.meta));
   RT_RETURN_IF_ERROR(RunStages(plan, inputs.meta, num_rows));
@@ -443,6 +464,7 @@ Result<StepOutput> DeviceRunner::Collect(uint64_t step_id) {
   record.used = false;
   rt_error error = NewError();
   RT_RETURN_IF_ERROR(FromAbi(parts_.device.api->event_sync(parts_.device.ctx, events_[set], &error), error, "wait for step"));
+  const HostTimer timer(&host_ns_);
   StepOutput output;
   output.step_id = step_id;
   const auto rows = static_cast<size_t>(record.num_rows);

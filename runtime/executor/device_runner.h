@@ -68,6 +68,8 @@ class DeviceRunner : public ModelRunner {
   uint64_t weight_bytes() const { return weights_.total_bytes(); }
   // Bytes of weights that one decoded token reads: every matrix once, one row of the embedding.
   uint64_t weight_bytes_per_token() const;
+  // Time spent in Enqueue and Collect outside kernels and backends: metadata, sampling inputs, hand-over of tokens.
+  int64_t host_ns() const { return host_ns_; }
   int64_t activation_bytes() const { return memory_.total_bytes; }
   int64_t workspace_bytes() const { return static_cast<int64_t>(workspace_.bytes()); }
   // One slot of a recurrent cache as canonical fp32 [Hv, Dk, Dv], and back.
@@ -140,6 +142,7 @@ class DeviceRunner : public ModelRunner {
   std::array<SampleBuffers, 2> sampled_;
   std::array<InFlight, 2> in_flight_;
   std::array<rt_event*, 2> events_ = {};
+  int64_t host_ns_ = 0;
   int64_t builds_at_ready_ = -1;
   RunnerProbe* probe_ = nullptr;
 };
