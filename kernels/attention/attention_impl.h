@@ -181,12 +181,36 @@ RT_SIMD void ForEachItem(const AttentionArgs& args, int thread, int num_threads,
 
 // ---- One item.
 
-RT_SIMD void StoreSums4(F32x16 a, F32x16 b, F32x16 c, F32x16 d, float* out) {
-  out[0] = ReduceAdd(a);
-  out[1] = ReduceAdd(b);
-  out[2] = ReduceAdd(c);
-  out[3] = ReduceAdd(d);
+// Lane sums of a tile of scores: out[r][j] = sum(acc[j][r]), rows kKeyChunk apart. Every sum adds lanes l and
+// l + 8, then + 4, + 2, + 1.
+#if RT_ISA_AVX512BF16
+RT_SIMD void StoreSums(const F32x16 (&acc)[4][4], float* out) {
+  // Each level halves the number of vectors: two are interleaved by halves of what is left of a sum, and
+  // added.
+  __m512 quads[4];
+  for (int j = 0; j < 4; ++j) {
+    const __m512 a = acc[j][0].v, b = acc[j][1].v, c = acc[j][2].v, d = acc[j][3].v;
+    const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+    const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xEE));
+    quads[j] = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+  }
+  const auto halves = [](__m512 a, __m512 b) {
+    const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+  };
+  const __m512 low = halves(quads[0], quads[1]), high = halves(quads[2], quads[3]);
+  const __m512 sums = _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xDD));
+  _mm_storeu_ps(out, _mm512_castps512_ps128(sums));  // 128-bit lane r holds the four keys of row r
+  _mm_storeu_ps(out + kKeyChunk, _mm512_extractf32x4_ps(sums, 1));
+  _mm_storeu_ps(out + 2 * kKeyChunk, _mm512_extractf32x4_ps(sums, 2));
+  _mm_storeu_ps(out + 3 * kKeyChunk, _mm512_extractf32x4_ps(sums, 3));
 }
+#else
+RT_SIMD void StoreSums(const F32x16 (&acc)[1][4], float* out) {
+  for (int r = 0; r < 4; ++r) out[r * kKeyChunk] = ReduceAdd(acc[0][r]);
+}
+#endif
 
 template <class T>
 struct Attend {
@@ -204,17 +228,41 @@ struct Attend {
   float* maximum() const { return scores() + kMaxQueryRows * kKeyChunk; }
   float* sum() const { return maximum() + kMaxQueryRows; }
 
+  // Rows of one chunk of cached tokens, in the cache or widened in scratch. Past `count` they repeat, for
+  // whole tiles.
+  template <class E>
+  struct Chunk {
+    int64_t count;
+    const E* k[kKeyChunk];
+    const E* v[kKeyChunk];
+  };
+
   // Runs the online softmax of the item over its keys; leaves o (not divided), maximum and sum.
   void Run(const Item& item) const {
     LoadQueries(item);
-    const int64_t num_rows = RoundUp(item.num_rows(), kTileRows);
-    for (int64_t key = item.key_begin; key < item.key_end; key += kKeyChunk) {
-      const int64_t count = LoadChunk(item, key, Min(kKeyChunk, item.key_end - key));
-      if (count == 0) return;
-      Scores(item, num_rows, count, key + kKeyChunk);
-      for (int64_t r = 0; r < num_rows; ++r) Softmax(item, r, key, count);
-      AddValues(num_rows, count);
+    Chunk<T> chunks[2];
+    FindRows(item, item.key_begin, chunks[0]);
+    int now = 0;
+    for (int64_t key = item.key_begin; chunks[now].count > 0; key += kKeyChunk, now = 1 - now) {
+      FindRows(item, key + kKeyChunk, chunks[1 - now]);
+      // The tiles of few query rows read each cached row once or twice: copying it first would not pay.
+      if (item.num_rows() <= 2 * kTileRows) {
+        AttendChunk(item, key, chunks[now], chunks[1 - now]);
+      } else {
+        Chunk<float> wide;
+        Widen(chunks[now], wide);
+        AttendChunk(item, key, wide, chunks[1 - now]);
+      }
     }
+  }
+
+  // `next` is fetched meanwhile.
+  template <class E>
+  void AttendChunk(const Item& item, int64_t key, const Chunk<E>& chunk, const Chunk<T>& next) const {
+    const int64_t num_rows = RoundUp(item.num_rows(), kTileRows);
+    Scores(num_rows, chunk, next);
+    for (int64_t r = 0; r < num_rows; ++r) Softmax(item, r, key, chunk.count);
+    AddValues(num_rows, chunk, next);
   }
 
   void LoadQueries(const Item& item) const {
@@ -238,71 +286,82 @@ struct Attend {
     }
   }
 
-  // Widens the keys and values of up to `count` tokens from `key` on; rows up to the next score tile become
-  // zeros. Returns how many tokens the block table knows.
-  int64_t LoadChunk(const Item& item, int64_t key, int64_t count) const {
+  // The rows of the tokens of the chunk at `key`; none past the item's end or where the block table ends.
+  void FindRows(const Item& item, int64_t key, Chunk<T>& chunk) const {
     const Cache<T> cache{args};
-    int64_t known = 0;
-    for (; known < count; ++known) {
-      const T* k = cache.Key(item.s, key + known, item.g);
-      if (k == nullptr) break;
-      const T* v = cache.Value(item.s, key + known, item.g);
-      Widen(k, keys() + known * stride());
-      Widen(v, values() + known * stride());
+    const int64_t count = Min(kKeyChunk, item.key_end - key);
+    chunk.count = 0;
+    for (; chunk.count < count; ++chunk.count) {
+      chunk.k[chunk.count] = cache.Key(item.s, key + chunk.count, item.g);
+      if (chunk.k[chunk.count] == nullptr) break;
+      chunk.v[chunk.count] = cache.Value(item.s, key + chunk.count, item.g);
     }
-    const int64_t end = RoundUp(known, kScoreKeys);
-    std::memset(keys() + known * stride(), 0, static_cast<size_t>((end - known) * stride()) * sizeof(float));
-    return known;
+    for (int64_t j = chunk.count; j < kKeyChunk; ++j) {
+      chunk.k[j] = j > 0 ? chunk.k[j - 1] : nullptr;
+      chunk.v[j] = j > 0 ? chunk.v[j - 1] : nullptr;
+    }
   }
 
-  void Widen(const T* row, float* y) const {
-    int64_t i = 0;
-    for (; i + kLanes <= d(); i += kLanes) Store(Load(row + i), y + i);
-    if (i < d()) Store(LoadN(row + i, static_cast<int>(d() - i)), y + i);
+  void Widen(const Chunk<T>& chunk, Chunk<float>& wide) const {
+    wide.count = chunk.count;
+    for (int64_t j = 0; j < kKeyChunk; ++j) {
+      const int64_t from = Min(j, chunk.count - 1);
+      wide.k[j] = keys() + from * stride();
+      wide.v[j] = values() + from * stride();
+    }
+    for (int64_t j = 0; j < chunk.count; ++j) {
+      for (int64_t i = 0; i < d(); i += kLanes) {
+        Store(LoadUpTo(chunk.k[j] + i, d() - i), keys() + j * stride() + i);
+        Store(LoadUpTo(chunk.v[j] + i, d() - i), values() + j * stride() + i);
+      }
+    }
   }
 
-  // scores[r][j] = q_r · k_j. Meanwhile the next chunk is fetched.
-  void Scores(const Item& item, int64_t num_rows, int64_t count, int64_t next) const {
+  // Requests to L2 (to L1 measured half as fast: a chunk and its successor do not fit it) the cache lines of
+  // the vectors at feature i of rows [0, kRows); a bf16 line holds two vectors, so every other row at a time.
+  template <int kRows>
+  static RT_ALWAYS_INLINE void Prefetch(const T* const* rows, int64_t i) {
+    constexpr bool kHalf = sizeof(T) == 2 && kRows % 2 == 0;
+    const T* const* from = kHalf && i % (2 * kLanes) != 0 ? rows + 1 : rows;
+    for (int j = 0; j < kRows; j += kHalf ? 2 : 1)
+      _mm_prefetch(reinterpret_cast<const char*>(from[j] + i), _MM_HINT_T1);
+  }
+
+  // scores[r][j] = q_r · k_j.
+  template <class E>
+  void Scores(int64_t num_rows, const Chunk<E>& chunk, const Chunk<T>& next) const {
     for (int64_t r = 0; r < num_rows; r += kTileRows) {
-      for (int64_t j = 0; j < count; j += kScoreKeys) {
-        if (r == 0) PrefetchRows(item, next + j);
-        ScoreTile(q() + r * stride(), keys() + j * stride(), scores() + r * kKeyChunk + j);
+      for (int64_t j = 0; j < chunk.count; j += kScoreKeys) {
+        const T* const* fetch = r == 0 && next.count > 0 ? next.k + j : nullptr;
+        ScoreTile(q() + r * stride(), chunk.k + j, fetch, scores() + r * kKeyChunk + j);
       }
     }
   }
 
-  void PrefetchRows(const Item& item, int64_t key) const {
-    const Cache<T> cache{args};
-    const int64_t bytes = d() * static_cast<int64_t>(sizeof(T));
-    for (int64_t n = key; n < Min<int64_t>(key + kScoreKeys, item.key_end); ++n) {
-      const char* k = reinterpret_cast<const char*>(cache.Key(item.s, n, item.g));
-      const char* v = reinterpret_cast<const char*>(cache.Value(item.s, n, item.g));
-      if (k == nullptr) return;
-      for (int64_t b = 0; b < bytes; b += 64) {
-        _mm_prefetch(k + b, _MM_HINT_T0);
-        _mm_prefetch(v + b, _MM_HINT_T0);
-      }
-    }
-  }
-
-  void ScoreTile(const float* q_rows, const float* k_rows, float* out) const {
+  template <class E>
+  void ScoreTile(const float* q_rows, const E* const* k_rows, const T* const* fetch, float* out) const {
     F32x16 acc[kScoreKeys][kTileRows];
     for (auto& row : acc) {
       for (F32x16& a : row) a = Zero();
     }
-    for (int64_t i = 0; i < width(); i += kLanes) {
+    const float* qr[kTileRows];
+    for (int r = 0; r < kTileRows; ++r) qr[r] = q_rows + r * stride();
+    const E* kr[kScoreKeys];
+    for (int j = 0; j < kScoreKeys; ++j) kr[j] = k_rows[j];
+    const auto step = [&](int64_t i, auto load) {
+      if (fetch != nullptr) Prefetch<kScoreKeys>(fetch, i);
       F32x16 qv[kTileRows];
-      for (int r = 0; r < kTileRows; ++r) qv[r] = Load(q_rows + r * stride() + i);
+      for (int r = 0; r < kTileRows; ++r) qv[r] = Load(qr[r] + i);
       for (int j = 0; j < kScoreKeys; ++j) {
-        const F32x16 kv = Load(k_rows + j * stride() + i);
+        const F32x16 kv = load(kr[j] + i);
         for (int r = 0; r < kTileRows; ++r) acc[j][r] = Fma(qv[r], kv, acc[j][r]);
       }
-    }
-    for (int j = 0; j < kScoreKeys; ++j) {
-      float sums[kTileRows];
-      StoreSums4(acc[j][0], acc[j][1], acc[j][2], acc[j][3], sums);
-      for (int r = 0; r < kTileRows; ++r) out[r * kKeyChunk + j] = sums[r];
-    }
+    };
+    int64_t i = 0;
+    for (; i + kLanes <= d(); i += kLanes) step(i, [](const E* p) { return Load(p); });
+    const int left = static_cast<int>(d() - i);
+    if (left > 0) step(i, [left](const E* p) { return LoadN(p, left); });
+    StoreSums(acc, out);
   }
 
   // Turns row r of the scores into probabilities relative to the running maximum; rescales what was summed
@@ -333,35 +392,50 @@ struct Attend {
     }
     float alpha = 1.0f;
     if (now != before) {
-      alpha = ReduceMax(Exp(Set1(before - now)));
+      const F32x16 factor = Exp(Set1(before) - Set1(now));
+      float lanes[kLanes];
+      Store(factor, lanes);
+      alpha = lanes[0];
       float* row = o() + r * stride();
-      for (int64_t i = 0; i < width(); i += kLanes) Store(Load(row + i) * Set1(alpha), row + i);
+      for (int64_t i = 0; i < width(); i += kLanes) Store(Load(row + i) * factor, row + i);
     }
     maximum()[r] = now;
     sum()[r] = sum()[r] * alpha + ReduceAdd(total);
   }
 
-  void AddValues(int64_t num_rows, int64_t count) const {
+  template <class E>
+  void AddValues(int64_t num_rows, const Chunk<E>& chunk, const Chunk<T>& next) const {
+    const auto whole = [](const E* p) { return Load(p); };
     for (int64_t r = 0; r < num_rows; r += kTileRows) {
+      const T* const* fetch = r == 0 && next.count > 0 ? next.v : nullptr;
       int64_t i = 0;
-      for (; i + kValueVecs * kLanes <= width(); i += kValueVecs * kLanes) ValueTile<kValueVecs>(r, i, count);
-      for (; i < width(); i += kLanes) ValueTile<1>(r, i, count);
+      for (; i + kValueVecs * kLanes <= d(); i += kValueVecs * kLanes)
+        ValueTile<kValueVecs>(r, i, chunk, fetch, whole);
+      for (; i + kLanes <= d(); i += kLanes) ValueTile<1>(r, i, chunk, fetch, whole);
+      const int left = static_cast<int>(d() - i);
+      if (left > 0) ValueTile<1>(r, i, chunk, fetch, [left](const E* p) { return LoadN(p, left); });
     }
   }
 
   // o[r..r+3][i..] += p · v.
-  template <int kVecs>
-  void ValueTile(int64_t r, int64_t i, int64_t count) const {
+  template <int kVecs, class E, class LoadFn>
+  void ValueTile(int64_t r, int64_t i, const Chunk<E>& chunk, const T* const* fetch, LoadFn load) const {
     float* out = o() + r * stride() + i;
     const float* p = scores() + r * kKeyChunk;
-    const float* v = values() + i;
     F32x16 acc[kTileRows][kVecs];
     for (int t = 0; t < kTileRows; ++t) {
       for (int c = 0; c < kVecs; ++c) acc[t][c] = Load(out + t * stride() + c * kLanes);
     }
-    for (int64_t j = 0; j < count; ++j) {
+    for (int64_t j = 0; j < chunk.count; ++j) {
+      if (fetch != nullptr) {
+        constexpr int kLineElements = 64 / sizeof(T);
+        for (int c = 0; c < kVecs * kLanes; c += kLineElements) {
+          _mm_prefetch(reinterpret_cast<const char*>(fetch[j] + i + c), _MM_HINT_T1);
+        }
+      }
+      const E* v = chunk.v[j] + i;
       F32x16 vv[kVecs];
-      for (int c = 0; c < kVecs; ++c) vv[c] = Load(v + j * stride() + c * kLanes);
+      for (int c = 0; c < kVecs; ++c) vv[c] = load(v + c * kLanes);
       for (int t = 0; t < kTileRows; ++t) {
         const F32x16 weight = Set1(p[t * kKeyChunk + j]);
         for (int c = 0; c < kVecs; ++c) acc[t][c] = Fma(weight, vv[c], acc[t][c]);
