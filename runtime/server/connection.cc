@@ -188,6 +188,11 @@ class HttpConnection : public Connection, public std::enable_shared_from_this<Ht
     if (parser.is_done()) {
       return ApiError{400, "request body: expected a JSON object, got nothing", "", "invalid_json"};
     }
+    const beast::string_view encoding = parser.get()[http::field::content_encoding];
+    if (!encoding.empty() && !beast::iequals(encoding, "identity")) {
+      return ApiError{415, "Content-Encoding: expected none, got \"" + TruncateUtf8(std::string(encoding), 100) + "\"", "",
+                      "unsupported_media_type"};
+    }
     const beast::string_view type = parser.get()[http::field::content_type];
     if (IsJson(type)) return {};
     return ApiError{415,
@@ -409,6 +414,7 @@ class HttpConnection : public Connection, public std::enable_shared_from_this<Ht
     MaybeError error = CheckAccepting();
     if (error) co_return co_await Send(route.name, ErrorAnswer(*error));
     std::variant<ApiRequest, ApiError> parsed = co_await ParseOnWorker(route.id, body);
+    body = std::string();  // may be megabytes, and the answer may take minutes
     if (ApiError* refused = std::get_if<ApiError>(&parsed)) co_return co_await Send(route.name, ErrorAnswer(*refused));
     wake_ = std::make_shared<WakeChannel>(socket_.get_executor(), 1);
     Generation generation(state_, route, std::get<ApiRequest>(std::move(parsed)),

@@ -60,7 +60,7 @@ bool HttpTestClient::SendRequest(std::string_view method, std::string_view targe
 }
 
 bool HttpTestClient::Fill() {
-  char bytes[16384];
+  char bytes[65536];
   const ssize_t count = ::recv(socket_, bytes, sizeof(bytes), 0);
   if (count <= 0) return false;
   buffer_.append(bytes, static_cast<size_t>(count));

@@ -145,6 +145,9 @@ TEST_F(ServerTest, WrongPathsMethodsAndTypesAreNamed) {
       {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}", 415, "unsupported_media_type", "got none"},
       {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}", 415,
        "unsupported_media_type", "got \\\"text/plain\\\""},
+      {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\n"
+       "Content-Length: 2\r\n\r\n{}",
+       415, "unsupported_media_type", "Content-Encoding: expected none, got \\\"gzip\\\""},
       {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\r\n", 400, "invalid_json", "got nothing"},
       {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: 2\r\n\r\n{}",
        400, "missing_field", "prompt: required"},
