@@ -222,21 +222,61 @@ class Row {
       threshold = values_[k - 1];
     }
     if (top_p >= 1.0f) return threshold;
-    double total;
-    if (count >= 0) {
-      count =
-          std::partition(values_, values_ + count, [threshold](float l) { return l >= threshold; }) - values_;
-      total = MassOfCandidates(count);
-    } else {
-      total = TotalMass(block_max, kMinusInfinity, 0.0f);
-      // What lies kReach below the largest logit rarely matters; if it does, everything is looked at.
-      constexpr float kReach = 12.0f;
-      count = CollectNotBelow(logits_, block_max, largest_ - kReach * args_.temperature[row_]);
-      if (MassOfCandidates(count) < top_p * total)
-        count = CollectNotBelow(logits_, block_max, kMinusInfinity);
-      MassOfCandidates(count);
-    }
+    if (count < 0) return TopPOfAll(block_max, top_p);
+    count =
+        std::partition(values_, values_ + count, [threshold](float l) { return l >= threshold; }) - values_;
+    const double total = MassOfCandidates(count);
     return MassThreshold(candidates_, candidates_ + count, top_p * total);
+  }
+
+  // Top-p over the whole vocabulary: masses are counted in bins of equal width below the largest logit; the
+  // threshold is looked for among the few logits of the bin in which the mass above reaches its target.
+  float TopPOfAll(const float* block_max, float top_p) {
+    double bins[kMassBins] = {};
+    const double target = top_p * CountMass(block_max, bins);
+    double above = 0;
+    int bin = 0;
+    while (bin < kMassBins - 1 && above + bins[bin] < target) above += bins[bin++];
+    int64_t count = 0;
+    if (bin < kMassBins - 1) {
+      for (int64_t b = 0; b < num_blocks(); ++b) {
+        if (BinOf(block_max[b]) > bin) continue;
+        const float* l = logits_ + b * kSampleBlock;
+        for (int64_t i = 0; i < BlockSize(b); ++i) {
+          values_[count] = l[i];
+          count += BinOf(l[i]) == bin ? 1 : 0;
+        }
+      }
+    } else {  // the target lies in the far tail: look at every logit
+      above = 0;
+      count = CollectNotBelow(logits_, block_max, kMinusInfinity);
+    }
+    MassOfCandidates(count);
+    return MassThreshold(candidates_, candidates_ + count, target - above);
+  }
+
+  // Bins cover kReach nats below the largest logit; the last one holds everything further down.
+  static constexpr int kMassBins = 2048;
+  static constexpr float kReach = 20.0f;
+  int BinOf(float l) const {
+    const float bin = (largest_ - l) * (inverse_temperature_ * ((kMassBins - 1) / kReach));
+    return bin < kMassBins - 1 ? static_cast<int>(bin) : kMassBins - 1;
+  }
+
+  // Fills all bins but the last; returns the mass of everything.
+  double CountMass(const float* block_max, double* bins) {
+    double total = 0;
+    float e[kSampleBlock];
+    for (int64_t b = 0; b < num_blocks(); ++b) {
+      const float* l = logits_ + b * kSampleBlock;
+      total += primitives_.mass(l, BlockSize(b), largest_, inverse_temperature_, kMinusInfinity, 0.0f, e);
+      if (BinOf(block_max[b]) == kMassBins - 1) continue;
+      for (int64_t i = 0; i < BlockSize(b); ++i) {
+        const int bin = BinOf(l[i]);
+        if (bin < kMassBins - 1) bins[bin] += e[i];
+      }
+    }
+    return total;
   }
 
   // Fills candidates_ from values_; returns the sum of their masses.
