@@ -92,11 +92,8 @@ void RecurrentHeadStored(const DeltaItem& item, const DeltaScratch& s, int32_t h
   const bool fresh = !item.has_initial_state;
   for (int64_t p = item.first_panel; p < item.last_panel; ++p) {
     StateT* panel = state + p * panel_floats;
-    // The panel after this head's last one is the next head's first; past the item's last head nothing is asked for.
-    const bool more = p + 1 < item.last_panel || head + 1 < item.last_head;
     float* working = std::is_same_v<StateT, float> ? reinterpret_cast<float*>(panel) : s.state;
-    RecurrentPanel(s, item.dims.head_k_dim, n, fresh, panel, working, values + p * kLanes,
-                   more && !fresh ? reinterpret_cast<const char*>(panel + panel_floats) : nullptr);
+    RecurrentPanel(s, item.dims.head_k_dim, n, fresh, panel, working, values + p * kLanes);
   }
 }
 
@@ -113,7 +110,7 @@ inline void RecurrentHead(const DeltaItem& item, const DeltaScratch& s, int32_t 
   float* state = WorkingState(item, s, head);
   for (int64_t p = item.first_panel; p < item.last_panel; ++p) {
     float* panel = state + p * panel_floats;
-    RecurrentPanel(s, item.dims.head_k_dim, n, false, panel, panel, values + p * kLanes, nullptr);
+    RecurrentPanel(s, item.dims.head_k_dim, n, false, panel, panel, values + p * kLanes);
   }
 }
 
