@@ -5,7 +5,7 @@
 #include "kernels/causal_conv1d/conv_rows.h"
 #include "kernels/common/work_split.h"
 
-namespace rt::kernels::RT_ISA_NS {
+namespace rt::kernels::inline RT_ISA_NS {
 
 // Channels of one work item: 1 KiB of bf16 a row, so that a row's lines follow each other and a decode step still has parallel work.
 constexpr int64_t kConvItemChannels = 512;
@@ -43,4 +43,4 @@ inline const CausalConv1dKernels& CausalConv1dTable() {
   return kTable;
 }
 
-}  // namespace rt::kernels::RT_ISA_NS
+}  // namespace rt::kernels::inline RT_ISA_NS

@@ -4,7 +4,7 @@
 #include "kernels/causal_conv1d/causal_conv1d.h"
 #include "kernels/common/simd.h"
 
-namespace rt::kernels::RT_ISA_NS {
+namespace rt::kernels::inline RT_ISA_NS {
 
 // One sequence's inputs, starting at some channel.
 template <class Act>
@@ -110,4 +110,4 @@ void UpdateConvState(const ConvSource<Act>& source, int64_t n, int64_t channels,
   }
 }
 
-}  // namespace rt::kernels::RT_ISA_NS
+}  // namespace rt::kernels::inline RT_ISA_NS

@@ -4,7 +4,7 @@
 //   -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16   rt::kernels::avx512     one zmm
 //   -mavx2 -mfma -mf16c                                       rt::kernels::avx2       two ymm
 //
-// The namespace is inline, so kernel templates that open `namespace rt::kernels::RT_ISA_NS` use the right one unqualified and their
+// The namespace is inline, so kernel templates that open `namespace rt::kernels::inline RT_ISA_NS` use the right one unqualified and their
 // symbols differ by level: the linker can never hand AVX-512 code to an AVX2 machine. For the same reason an *_impl.h file must not call
 // std:: templates (std::min ...), whose weak symbols carry the flags of the file; Min/Max below stand in.
 //

@@ -4,7 +4,7 @@
 #include "kernels/common/simd.h"
 #include "kernels/common/simd_test_kernels.h"
 
-namespace rt::kernels::RT_ISA_NS {
+namespace rt::kernels::inline RT_ISA_NS {
 
 template <F32x16 (*kOp)(F32x16), class In, class Out>
 void MapArray(const In* x, Out* y, int64_t n) {
@@ -48,4 +48,4 @@ inline const SimdTestKernels& TestTable() {
   return table;
 }
 
-}  // namespace rt::kernels::RT_ISA_NS
+}  // namespace rt::kernels::inline RT_ISA_NS

@@ -4,7 +4,7 @@
 #include "kernels/common/sequence_batch.h"
 #include "kernels/common/simd.h"
 
-namespace rt::kernels::RT_ISA_NS {
+namespace rt::kernels::inline RT_ISA_NS {
 
 // Calls body(sequence, part) for the items of `thread`. Items are ordered by sequence, then part; an item costs its number of tokens plus
 // `fixed_cost` (what a sequence costs beside its tokens, in tokens); each thread gets a contiguous run of about equal cost. Every item
@@ -28,4 +28,4 @@ void ForEachItem(const SequenceBatch& batch, int32_t parts, int64_t fixed_cost, 
   }
 }
 
-}  // namespace rt::kernels::RT_ISA_NS
+}  // namespace rt::kernels::inline RT_ISA_NS

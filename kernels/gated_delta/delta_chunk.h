@@ -5,7 +5,7 @@
 #include "kernels/gated_delta/delta_gates.h"
 #include "kernels/gated_delta/delta_tile.h"
 
-namespace rt::kernels::RT_ISA_NS {
+namespace rt::kernels::inline RT_ISA_NS {
 
 // keys [rows][stride] -> keys_t [rows/16][stride][16].
 inline void TransposeKeys(const DeltaScratch& s, int64_t rows) {
@@ -158,4 +158,4 @@ inline void ChunkHead(const DeltaScratch& s, int64_t rows, int64_t key_dim, int6
   for (; p < last; ++p) ChunkPanels<1>(s, rows, key_dim, end_decay, values + p * 16, state + p * key_dim * 16);
 }
 
-}  // namespace rt::kernels::RT_ISA_NS
+}  // namespace rt::kernels::inline RT_ISA_NS

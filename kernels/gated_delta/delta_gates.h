@@ -4,7 +4,7 @@
 #include "kernels/common/simd.h"
 #include "kernels/gated_delta/delta_scratch.h"
 
-namespace rt::kernels::RT_ISA_NS {
+namespace rt::kernels::inline RT_ISA_NS {
 
 // e^-128 is far below the smallest fp32 subnormal, so the bound changes no result; it keeps differences of running sums finite.
 constexpr float kMinStepGate = -128.0f;
@@ -36,4 +36,4 @@ void ComputeHeadGates(const Act* a, int64_t a_stride, const Act* b, int64_t b_st
   }
 }
 
-}  // namespace rt::kernels::RT_ISA_NS
+}  // namespace rt::kernels::inline RT_ISA_NS

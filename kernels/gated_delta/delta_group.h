@@ -5,7 +5,7 @@
 #include "kernels/gated_delta/delta_chunk.h"
 #include "kernels/gated_delta/delta_recurrent.h"
 
-namespace rt::kernels::RT_ISA_NS {
+namespace rt::kernels::inline RT_ISA_NS {
 
 // x <- x * factor * rsqrt(|x|^2 + eps) over a row whose tail past the head is zero.
 RT_SIMD void L2NormalizeRow(float* x, int64_t stride, float eps, float factor) {
@@ -157,4 +157,4 @@ void RunDeltaItem(const DeltaItem& item, const DeltaScratch& s, Io&& io) {
   for (int32_t head = item.first_head; !one_block && head < item.last_head; ++head) CloseState(item, s, head);
 }
 
-}  // namespace rt::kernels::RT_ISA_NS
+}  // namespace rt::kernels::inline RT_ISA_NS

@@ -5,7 +5,7 @@
 
 #include "kernels/gated_delta/delta_gates.h"
 
-namespace rt::kernels::RT_ISA_NS {
+namespace rt::kernels::inline RT_ISA_NS {
 
 // Independent sums per dot product. AVX-512: 4 + 4 hide the FMA latency; AVX2 has registers for 2 + 2 of two ymm each.
 constexpr int kRecurrentSums = RT_ISA_AVX512BF16 ? 4 : 2;
@@ -86,4 +86,4 @@ void RecurrentPanel(const DeltaScratch& s, int64_t key_dim, int64_t n, bool fres
   step(std::false_type{}, panel, state, n - 1);
 }
 
-}  // namespace rt::kernels::RT_ISA_NS
+}  // namespace rt::kernels::inline RT_ISA_NS

@@ -4,7 +4,7 @@
 #include "kernels/common/simd.h"
 #include "kernels/gated_delta/delta_scratch.h"
 
-namespace rt::kernels::RT_ISA_NS {
+namespace rt::kernels::inline RT_ISA_NS {
 
 // AVX-512: 8 rows x 2 panels = 16 accumulators of 32 registers; per step 2 loads and 8 broadcasts feed 16 FMAs (two ports, latency 4: 8
 // in flight would do). AVX2: 4 rows x 1 panel = 8 ymm accumulators of 16 registers.
@@ -61,4 +61,4 @@ struct Tile {
   }
 };
 
-}  // namespace rt::kernels::RT_ISA_NS
+}  // namespace rt::kernels::inline RT_ISA_NS

@@ -6,7 +6,7 @@
 #include "kernels/common/work_split.h"
 #include "kernels/gated_delta/delta_group.h"
 
-namespace rt::kernels::RT_ISA_NS {
+namespace rt::kernels::inline RT_ISA_NS {
 
 // q, k, v straight from activations; o straight to the output.
 template <class Act>
@@ -123,4 +123,4 @@ inline const GatedDeltaKernels& GatedDeltaTable() {
   return kTable;
 }
 
-}  // namespace rt::kernels::RT_ISA_NS
+}  // namespace rt::kernels::inline RT_ISA_NS

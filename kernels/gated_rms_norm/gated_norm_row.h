@@ -4,7 +4,7 @@
 #include "kernels/common/simd.h"
 #include "kernels/gated_rms_norm/gated_rms_norm.h"
 
-namespace rt::kernels::RT_ISA_NS {
+namespace rt::kernels::inline RT_ISA_NS {
 
 template <class In, class Act>
 RT_SIMD void GatedNormRow(const In* o, const Act* z, const float* weight, int64_t n, float eps, GateActivation activation, Act* out) {
@@ -21,4 +21,4 @@ RT_SIMD void GatedNormRow(const In* o, const Act* z, const float* weight, int64_
   }
 }
 
-}  // namespace rt::kernels::RT_ISA_NS
+}  // namespace rt::kernels::inline RT_ISA_NS

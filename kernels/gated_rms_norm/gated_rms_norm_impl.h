@@ -4,7 +4,7 @@
 #include "kernels/gated_rms_norm/gated_norm_row.h"
 #include "kernels/gated_rms_norm/gated_rms_norm.h"
 
-namespace rt::kernels::RT_ISA_NS {
+namespace rt::kernels::inline RT_ISA_NS {
 
 template <class Act>
 int RunGatedRmsNorm(const GatedRmsNormParams& params, const Parallel& parallel) {
@@ -25,4 +25,4 @@ inline const GatedRmsNormKernels& GatedRmsNormTable() {
   return kTable;
 }
 
-}  // namespace rt::kernels::RT_ISA_NS
+}  // namespace rt::kernels::inline RT_ISA_NS

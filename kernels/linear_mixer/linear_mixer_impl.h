@@ -9,7 +9,7 @@
 #include "kernels/gated_rms_norm/gated_norm_row.h"
 #include "kernels/linear_mixer/linear_mixer.h"
 
-namespace rt::kernels::RT_ISA_NS {
+namespace rt::kernels::inline RT_ISA_NS {
 
 // Channels [first, first + width) of one head's q, k or v: its inputs and its place in the conv window and weights.
 template <class Act>
@@ -135,4 +135,4 @@ inline const LinearMixerKernels& LinearMixerTable() {
   return kTable;
 }
 
-}  // namespace rt::kernels::RT_ISA_NS
+}  // namespace rt::kernels::inline RT_ISA_NS
