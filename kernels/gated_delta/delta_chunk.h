@@ -1,5 +1,8 @@
 // One chunk of up to 64 tokens in the direct form of gated_delta.h. `rows` below is the token count rounded up to 16; padding rows hold
 // k = q = v = 0, g = 0, beta = 0 and so change nothing.
+//
+// The large products go through a `Math`: FmaMath below multiplies fp32 operands; DotMath (delta_dot.h) multiplies bf16 copies of them with
+// fp32 sums. Gates, masks, the triangular solve and the state itself are fp32 in both.
 #pragma once
 
 #include "kernels/gated_delta/delta_gates.h"
@@ -20,30 +23,71 @@ inline void TransposeKeys(const DeltaScratch& s, int64_t rows) {
   }
 }
 
+// Operands and products in fp32. `i` is a token row, `d` a state row, `column` a token column, each the first of a tile.
+struct FmaMath {
+  static void PackGroup(const DeltaScratch& s, int64_t rows) { TransposeKeys(s, rows); }
+  static void PackScores(const DeltaScratch&, int64_t) {}
+  template <int NP>
+  static RT_ALWAYS_INLINE void PackState(const DeltaScratch&, const float*, int64_t) {}
+  template <int NP>
+  static RT_ALWAYS_INLINE void PackU(const DeltaScratch&, int64_t) {}
+  // U <- tail_decay U, ready for KeysTransposedByU.
+  template <int NP>
+  static RT_ALWAYS_INLINE void DecayU(const DeltaScratch& s, int64_t rows) {
+    for (int p = 0; p < NP; ++p) {
+      for (int64_t i = 0; i < rows; ++i) {
+        float* row = s.u + p * kDeltaChunk * 16 + i * 16;
+        Store(Load(row) * Set1(s.tail_decay[i]), row);
+      }
+    }
+  }
+  template <class Tile>
+  static RT_ALWAYS_INLINE void KeysByKeys(Tile& tile, const DeltaScratch& s, int64_t i, int64_t column) {
+    tile.FmaRows(s.keys + i * s.key_stride, s.key_stride, s.keys_t + column * s.key_stride, 16 * s.key_stride, s.key_stride);
+  }
+  template <class Tile>
+  static RT_ALWAYS_INLINE void QueriesByKeys(Tile& tile, const DeltaScratch& s, int64_t i, int64_t column) {
+    tile.FmaRows(s.queries + i * s.key_stride, s.key_stride, s.keys_t + column * s.key_stride, 16 * s.key_stride, s.key_stride);
+  }
+  template <class Tile>
+  static RT_ALWAYS_INLINE void KeysByState(Tile& tile, const DeltaScratch& s, int64_t i, const float* state, int64_t key_dim) {
+    tile.FmaRows(s.keys + i * s.key_stride, s.key_stride, state, key_dim * 16, key_dim);
+  }
+  template <class Tile>
+  static RT_ALWAYS_INLINE void QueriesByState(Tile& tile, const DeltaScratch& s, int64_t i, const float* state, int64_t key_dim) {
+    tile.FmaRows(s.queries + i * s.key_stride, s.key_stride, state, key_dim * 16, key_dim);
+  }
+  template <class Tile>
+  static RT_ALWAYS_INLINE void ScoresByU(Tile& tile, const DeltaScratch& s, int64_t i, int64_t depth) {
+    tile.FmaRows(s.scores + i * kDeltaChunk, kDeltaChunk, s.u, kDeltaChunk * 16, depth);
+  }
+  template <class Tile>
+  static RT_ALWAYS_INLINE void KeysTransposedByU(Tile& tile, const DeltaScratch& s, int64_t d, int64_t rows) {
+    tile.FmaColumns(s.keys + d, s.key_stride, s.u, kDeltaChunk * 16, rows);
+  }
+};
+
 // key_key and query_key, 16-column blocks at and left of the diagonal.
-template <int NP>
-RT_SIMD void TokenProductColumns(const DeltaScratch& s, int64_t rows, int64_t first_row, int64_t column) {
-  for (int64_t i = first_row; i < rows; i += kTileRows) {
-    const float* b = s.keys_t + column * s.key_stride;
+template <class Math, int NP>
+RT_SIMD void TokenProductColumns(const DeltaScratch& s, int64_t rows, int64_t column) {
+  for (int64_t i = column; i < rows; i += kTileRows) {
     Tile<kTileRows, NP> tile;
     tile.Clear();
-    tile.FmaRows(s.keys + i * s.key_stride, s.key_stride, b, 16 * s.key_stride, s.key_stride);
+    Math::KeysByKeys(tile, s, i, column);
     tile.Write(s.key_key + i * kDeltaChunk + column, kDeltaChunk, 16);
     tile.Clear();
-    tile.FmaRows(s.queries + i * s.key_stride, s.key_stride, b, 16 * s.key_stride, s.key_stride);
+    Math::QueriesByKeys(tile, s, i, column);
     tile.Write(s.query_key + i * kDeltaChunk + column, kDeltaChunk, 16);
   }
 }
-inline void TokenProducts(const DeltaScratch& s, int64_t rows) {
-  int64_t column = 0;
-  for (; column + 16 * kTilePanels <= rows; column += 16 * kTilePanels) TokenProductColumns<kTilePanels>(s, rows, column, column);
-  for (; column < rows; column += 16) TokenProductColumns<1>(s, rows, column, column);
-}
 
 // Everything of a group's chunk that its value heads share.
-inline void PrepareChunkGroup(const DeltaScratch& s, int64_t rows) {
-  TransposeKeys(s, rows);
-  TokenProducts(s, rows);
+template <class Math>
+void PrepareChunkGroup(const DeltaScratch& s, int64_t rows) {
+  Math::PackGroup(s, rows);
+  int64_t column = 0;
+  for (; column + 16 * kTilePanels <= rows; column += 16 * kTilePanels) TokenProductColumns<Math, kTilePanels>(s, rows, column);
+  for (; column < rows; column += 16) TokenProductColumns<Math, 1>(s, rows, column);
 }
 
 // Per head: running sums of g, their exponentials, and the two triangular matrices. `s.gate` holds g on entry. Returns e^(G_end).
@@ -99,26 +143,27 @@ RT_SIMD void SolveTriangular(const DeltaScratch& s, int64_t rows) {
 }
 
 // S <- e^(G_end) S + K^T (tail_decay U) for state rows [d, d + MR).
-template <int MR, int NP>
+template <class Math, int MR, int NP>
 RT_SIMD void UpdateStateRows(const DeltaScratch& s, int64_t rows, int64_t d, float decay, float* state, int64_t state_panel) {
   Tile<MR, NP> tile;
   tile.Read(state + d * 16, 16, state_panel);
   for (int r = 0; r < MR; ++r) {
     for (int p = 0; p < NP; ++p) tile.acc[r][p] = tile.acc[r][p] * Set1(decay);
   }
-  tile.FmaColumns(s.keys + d, s.key_stride, s.u, kDeltaChunk * 16, rows);
+  Math::KeysTransposedByU(tile, s, d, rows);
   tile.Write(state + d * 16, 16, state_panel);
 }
 
 // NP panels of one head: values [rows][value_stride] at these panels' columns become outputs, state [NP][Dk][16] advances.
-template <int NP>
+template <class Math, int NP>
 void ChunkPanels(const DeltaScratch& s, int64_t rows, int64_t key_dim, float end_decay, float* values, float* state) {
   constexpr int64_t kPanel = kDeltaChunk * 16;
   const int64_t state_panel = key_dim * 16;
+  Math::template PackState<NP>(s, state, key_dim);
   for (int64_t i = 0; i < rows; i += kTileRows) {  // U <- beta (V - e^G K S)
     Tile<kTileRows, NP> tile;
     tile.Clear();
-    tile.FmaRows(s.keys + i * s.key_stride, s.key_stride, state, state_panel, key_dim);
+    Math::KeysByState(tile, s, i, state, key_dim);
     for (int r = 0; r < kTileRows; ++r) {
       const F32x16 exp_g = Set1(s.exp_g[i + r]);
       const F32x16 beta = Set1(s.beta[i + r]);
@@ -129,33 +174,31 @@ void ChunkPanels(const DeltaScratch& s, int64_t rows, int64_t key_dim, float end
     }
   }
   SolveTriangular<NP>(s, rows);
+  Math::template PackU<NP>(s, rows);
   for (int64_t i = 0; i < rows; i += kTileRows) {  // O <- e^G Q S + P U
     Tile<kTileRows, NP> tile;
     tile.Clear();
-    tile.FmaRows(s.queries + i * s.key_stride, s.key_stride, state, state_panel, key_dim);
+    Math::QueriesByState(tile, s, i, state, key_dim);
     tile.ScaleRows(s.exp_g + i);
-    tile.FmaRows(s.scores + i * kDeltaChunk, kDeltaChunk, s.u, kPanel, i + kTileRows);
+    Math::ScoresByU(tile, s, i, i + kTileRows);
     tile.Write(values + i * s.value_stride, s.value_stride, 16);
   }
-  for (int p = 0; p < NP; ++p) {
-    for (int64_t i = 0; i < rows; ++i) {
-      float* row = s.u + p * kPanel + i * 16;
-      Store(Load(row) * Set1(s.tail_decay[i]), row);
-    }
-  }
+  Math::template DecayU<NP>(s, rows);
   int64_t d = 0;
-  for (; d + kTileRows <= key_dim; d += kTileRows) UpdateStateRows<kTileRows, NP>(s, rows, d, end_decay, state, state_panel);
-  for (; d < key_dim; ++d) UpdateStateRows<1, NP>(s, rows, d, end_decay, state, state_panel);
+  for (; d + kTileRows <= key_dim; d += kTileRows) UpdateStateRows<Math, kTileRows, NP>(s, rows, d, end_decay, state, state_panel);
+  for (; d < key_dim; ++d) UpdateStateRows<Math, 1, NP>(s, rows, d, end_decay, state, state_panel);
 }
 
 // Panels [first, last) of one head whose gates are in scratch; `state` is the head's fp32 state, `values` its [rows][value_stride].
-inline void ChunkHead(const DeltaScratch& s, int64_t rows, int64_t key_dim, int64_t first, int64_t last, float* values, float* state) {
+template <class Math>
+void ChunkHead(const DeltaScratch& s, int64_t rows, int64_t key_dim, int64_t first, int64_t last, float* values, float* state) {
   const float end_decay = PrepareChunkHead(s, rows);
+  Math::PackScores(s, rows);
   int64_t p = first;
   for (; p + kTilePanels <= last; p += kTilePanels) {
-    ChunkPanels<kTilePanels>(s, rows, key_dim, end_decay, values + p * 16, state + p * key_dim * 16);
+    ChunkPanels<Math, kTilePanels>(s, rows, key_dim, end_decay, values + p * 16, state + p * key_dim * 16);
   }
-  for (; p < last; ++p) ChunkPanels<1>(s, rows, key_dim, end_decay, values + p * 16, state + p * key_dim * 16);
+  for (; p < last; ++p) ChunkPanels<Math, 1>(s, rows, key_dim, end_decay, values + p * 16, state + p * key_dim * 16);
 }
 
 }  // namespace rt::kernels::inline RT_ISA_NS

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/gated_delta/delta_chunk.h"
+#include "kernels/gated_delta/delta_dot.h"
 #include "kernels/gated_delta/delta_recurrent.h"
 
 namespace rt::kernels::inline RT_ISA_NS {
@@ -116,7 +117,7 @@ inline void RecurrentHead(const DeltaItem& item, const DeltaScratch& s, int32_t 
 
 // io.Load(t0, n, scratch) fills rows [0, n) of keys, queries (raw) and of the values of each head of the item;
 // io.Store(t0, n, head, o) takes the head's output rows [n][value_stride]. Both count tokens from the sequence's first.
-template <class Act, class Io>
+template <class Act, class Math, class Io>
 void RunDeltaItem(const DeltaItem& item, const DeltaScratch& s, Io&& io) {
   const int64_t key_dim = item.dims.head_k_dim;
   const float query_factor = 1.0f / __builtin_sqrtf(static_cast<float>(key_dim));
@@ -135,7 +136,7 @@ void RunDeltaItem(const DeltaItem& item, const DeltaScratch& s, Io&& io) {
       const size_t padding = static_cast<size_t>(rows - n);
       std::memset(s.keys + n * s.key_stride, 0, padding * s.key_stride * sizeof(float));
       std::memset(s.queries + n * s.key_stride, 0, padding * s.key_stride * sizeof(float));
-      PrepareChunkGroup(s, rows);
+      PrepareChunkGroup<Math>(s, rows);
     } else {
       KeyDotQuery(s, n);
     }
@@ -147,7 +148,7 @@ void RunDeltaItem(const DeltaItem& item, const DeltaScratch& s, Io&& io) {
       LoadGates<Act>(item, s, head, t0, n);
       if (item.chunked) {
         std::memset(values + n * s.value_stride, 0, static_cast<size_t>(rows - n) * s.value_stride * sizeof(float));
-        ChunkHead(s, rows, key_dim, item.first_panel, item.last_panel, values, WorkingState(item, s, head));
+        ChunkHead<Math>(s, rows, key_dim, item.first_panel, item.last_panel, values, WorkingState(item, s, head));
       } else {
         RecurrentHead(item, s, head, n, one_block, values);
       }

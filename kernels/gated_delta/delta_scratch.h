@@ -10,6 +10,19 @@ constexpr int64_t kDeltaChunk = 64;
 // Panels of 16 value channels a chunk tile works on at once.
 constexpr int64_t kDeltaTilePanels = 2;
 
+// bf16 operands of the chunk form where products run on VDPBF16PS: pairs along the summed index lie side by side, one 32-bit broadcast or
+// lane each.
+struct DeltaPackedScratch {
+  int64_t key_stride;  // bf16 of a row of keys and queries: Dk rounded up to 32, tail zero
+  bf16* keys;          // [chunk][key_stride]
+  bf16* queries;       // [chunk][key_stride]
+  bf16* keys_t;        // [chunk/16][key_stride/2][16 tokens][2]
+  bf16* key_pairs;     // [chunk/2][key_stride][2]: tokens 2i and 2i + 1
+  bf16* scores;        // [chunk][chunk]
+  bf16* u;             // [tile panels][chunk/2][16][2]
+  bf16* state;         // [tile panels][ceil(Dk/2)][16][2]
+};
+
 // All row strides are multiples of 16 floats, every array starts on a 64-byte border. Group = one key head and its value heads.
 struct DeltaScratch {
   int64_t key_stride;    // floats of a row of keys and queries: Dk rounded up to 16, tail zero
@@ -31,6 +44,7 @@ struct DeltaScratch {
   float* tail_decay;     // chunk: e^(G_end - G)
   float* key_dot_query;  // recurrent: k_i . q_i, shared by the heads of a group
   double* running_g;     // chunk: G
+  DeltaPackedScratch packed;
 
   RT_ALWAYS_INLINE int64_t head_value_floats() const { return kDeltaChunk * value_stride; }
 };

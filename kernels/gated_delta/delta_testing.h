@@ -99,13 +99,19 @@ class DeltaReference {
     const double q_scale = 1 / std::sqrt(Squares(q) + l2_eps) / std::sqrt(static_cast<double>(key_dim_));
     const double k_scale = 1 / std::sqrt(Squares(k) + l2_eps);
     std::vector<double> o(value_dim_);
-    for (double& s : state) s *= std::exp(g);
-    for (int64_t j = 0; j < value_dim_; ++j) {
-      double predicted = 0;
-      for (int64_t d = 0; d < key_dim_; ++d) predicted += state[d * value_dim_ + j] * k[d] * k_scale;
-      const double u = beta * (v[j] - predicted);
-      for (int64_t d = 0; d < key_dim_; ++d) {
-        state[d * value_dim_ + j] += k[d] * k_scale * u;
+    // Row by row of the state, so that the loops over j run along memory.
+    const double decay = std::exp(g);
+    std::vector<double> u(value_dim_);
+    for (int64_t d = 0; d < key_dim_; ++d) {
+      for (int64_t j = 0; j < value_dim_; ++j) {
+        state[d * value_dim_ + j] *= decay;
+        u[j] += state[d * value_dim_ + j] * k[d] * k_scale;
+      }
+    }
+    for (int64_t j = 0; j < value_dim_; ++j) u[j] = beta * (v[j] - u[j]);
+    for (int64_t d = 0; d < key_dim_; ++d) {
+      for (int64_t j = 0; j < value_dim_; ++j) {
+        state[d * value_dim_ + j] += k[d] * k_scale * u[j];
         o[j] += state[d * value_dim_ + j] * q[d] * q_scale;
       }
     }

@@ -31,6 +31,16 @@ size_t LayOutDeltaScratch(const DeltaDims& dims, char* base, DeltaScratch* scrat
   s.tail_decay = take(kDeltaChunk);
   s.key_dot_query = take(kDeltaChunk);
   s.running_g = reinterpret_cast<double*>(take(2 * kDeltaChunk));
+  const auto take_packed = [&](int64_t count) { return reinterpret_cast<bf16*>(take((count + 1) / 2)); };
+  DeltaPackedScratch& packed = s.packed;
+  packed.key_stride = (dims.head_k_dim + 31) / 32 * 32;
+  packed.keys = take_packed(kDeltaChunk * packed.key_stride);
+  packed.queries = take_packed(kDeltaChunk * packed.key_stride);
+  packed.keys_t = take_packed(kDeltaChunk * packed.key_stride);
+  packed.key_pairs = take_packed(kDeltaChunk * packed.key_stride);
+  packed.scores = take_packed(kDeltaChunk * kDeltaChunk);
+  packed.u = take_packed(kDeltaTilePanels * kDeltaChunk * 16);
+  packed.state = take_packed(kDeltaTilePanels * packed.key_stride * 16);
   if (scratch != nullptr) *scratch = s;
   return used;
 }

@@ -83,7 +83,11 @@ using GatedDeltaFn = int (*)(const GatedDeltaParams&, const Parallel&);
 
 struct GatedDeltaKernels {
   GatedDeltaFn recurrent_f32, recurrent_bf16;
-  GatedDeltaFn chunked_f32, chunked_bf16;
+  GatedDeltaFn chunked_f32;
+  GatedDeltaFn chunked_bf16;  // the faster of the two below on this CPU (CpuPrefersBf16Dot)
+  // The large chunk products in fp32, or on bf16 copies of their operands with fp32 sums (VDPBF16PS; the AVX2 level has no such
+  // instruction and uses fp32 for both). Solve, gates and state are fp32 either way.
+  GatedDeltaFn chunked_bf16_fma, chunked_bf16_dot;
 };
 const GatedDeltaKernels& GatedDeltaAvx512Bf16();
 const GatedDeltaKernels& GatedDeltaAvx2();

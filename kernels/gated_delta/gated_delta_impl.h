@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "kernels/common/isa.h"
 #include "kernels/common/work_split.h"
 #include "kernels/gated_delta/delta_group.h"
 
@@ -69,7 +70,7 @@ struct DeltaSplit {
   }
 };
 
-template <class Act>
+template <class Act, class Math>
 void RunDeltaPart(const GatedDeltaParams& params, bool chunked, const DeltaSplit& split, int32_t sequence, int32_t part,
                   const DeltaScratch& scratch) {
   const DeltaDims& dims = params.dims;
@@ -98,10 +99,10 @@ void RunDeltaPart(const GatedDeltaParams& params, bool chunked, const DeltaSplit
     return ZeroRows<Act>(params, item.first_token, item.num_tokens, column,
                          static_cast<int64_t>(item.last_head - item.first_head) * dims.head_v_dim);
   }
-  RunDeltaItem<Act>(item, scratch, DeltaTensorIo<Act>{params, item});
+  RunDeltaItem<Act, Math>(item, scratch, DeltaTensorIo<Act>{params, item});
 }
 
-template <class Act, bool kChunked>
+template <class Act, bool kChunked, class Math>
 int RunGatedDelta(const GatedDeltaParams& params, const Parallel& parallel) {
   const DeltaSplit split = DeltaSplit::Choose(params.batch, params.dims, parallel.num_threads);
   const int32_t parts = params.dims.num_k_heads * split.head_parts * split.panel_parts;
@@ -111,16 +112,20 @@ int RunGatedDelta(const GatedDeltaParams& params, const Parallel& parallel) {
     const size_t bytes = LayOutDeltaScratch(params.dims, nullptr, nullptr);
     LayOutDeltaScratch(params.dims, static_cast<char*>(params.workspace) + bytes * static_cast<size_t>(thread), &scratch);
     ForEachItem(params.batch, parts, 4, thread, num_threads, [&](int32_t sequence, int32_t part) {
-      RunDeltaPart<Act>(params, kChunked, split, sequence, part, scratch);
+      RunDeltaPart<Act, Math>(params, kChunked, split, sequence, part, scratch);
     });
   });
   return 0;
 }
 
 inline const GatedDeltaKernels& GatedDeltaTable() {
-  static constexpr GatedDeltaKernels kTable = {RunGatedDelta<float, false>, RunGatedDelta<bf16, false>, RunGatedDelta<float, true>,
-                                               RunGatedDelta<bf16, true>};
-  return kTable;
+  static const GatedDeltaKernels table = {RunGatedDelta<float, false, FmaMath>,
+                                          RunGatedDelta<bf16, false, FmaMath>,
+                                          RunGatedDelta<float, true, FmaMath>,
+                                          CpuPrefersBf16Dot() ? RunGatedDelta<bf16, true, DotMath> : RunGatedDelta<bf16, true, FmaMath>,
+                                          RunGatedDelta<bf16, true, FmaMath>,
+                                          RunGatedDelta<bf16, true, DotMath>};
+  return table;
 }
 
 }  // namespace rt::kernels::inline RT_ISA_NS

@@ -19,13 +19,13 @@ class GatedDelta : public ::testing::TestWithParam<std::tuple<Isa, Form>> {
     const auto [isa, form] = GetParam();
     const GatedDeltaKernels& table = isa == Isa::kAvx2 ? GatedDeltaAvx2() : GatedDeltaAvx512Bf16();
     if (form == Form::kRecurrent) return act == DType::kF32 ? table.recurrent_f32 : table.recurrent_bf16;
-    return act == DType::kF32 ? table.chunked_f32 : table.chunked_bf16;
+    return act == DType::kF32 ? table.chunked_f32 : table.chunked_bf16_fma;
   }
   GatedDeltaFn other_form(DType act) const {
     const auto [isa, form] = GetParam();
     const GatedDeltaKernels& table = isa == Isa::kAvx2 ? GatedDeltaAvx2() : GatedDeltaAvx512Bf16();
     if (form == Form::kChunked) return act == DType::kF32 ? table.recurrent_f32 : table.recurrent_bf16;
-    return act == DType::kF32 ? table.chunked_f32 : table.chunked_bf16;
+    return act == DType::kF32 ? table.chunked_f32 : table.chunked_bf16_fma;
   }
 };
 
@@ -294,6 +294,66 @@ TEST_P(GatedDelta, ASequenceGivesTheSameBytesAloneAndInABatch) {
   EXPECT_EQ(together.out.bytes(), alone.out.bytes());
   EXPECT_EQ(together.pool.bytes(), alone.pool.bytes());
 }
+
+// bf16 operands carry 2^-9 each: 2^-6 of the largest entry is eight such roundings adding up; the RMS stays far below.
+constexpr double kDotAmplification = 4096;
+
+class GatedDeltaDot : public ::testing::TestWithParam<Isa> {
+ protected:
+  const GatedDeltaKernels& kernels() const { return GetParam() == Isa::kAvx2 ? GatedDeltaAvx2() : GatedDeltaAvx512Bf16(); }
+};
+
+TEST_P(GatedDeltaDot, MixedBatchesOfEveryShapeMatchWithinBf16OperandsAndTouchNothingElse) {
+  for (const DeltaDims& dims : {kOdd, kReal, kTiny}) {
+    for (DType state : {DType::kF32, DType::kBf16, DType::kF16}) {
+      Problem p(dims, DType::kBf16, state, kMixed, 41, 3);
+      CheckAgainstReference(kernels().chunked_bf16_dot, p, "dot form, seed 41, Dk " + std::to_string(dims.head_k_dim), kDotAmplification);
+    }
+  }
+}
+
+TEST_P(GatedDeltaDot, RelativeRmsErrorStaysBelowFourThousandths) {
+  Problem exact(kReal, DType::kBf16, DType::kF32, {{300, 2, true}}, 43), p(kReal, DType::kBf16, DType::kF32, {{300, 2, true}}, 43);
+  exact.Run(kernels().recurrent_bf16);
+  p.Run(kernels().chunked_bf16_dot);
+  double error = 0, size = 0, state_error = 0, state_size = 0;
+  for (int64_t t = 0; t < 300; ++t) {
+    for (int64_t c = 0; c < p.out.columns(); ++c) {
+      error += std::pow(p.out.Get(t, c) - exact.out.Get(t, c), 2);
+      size += std::pow(exact.out.Get(t, c), 2);
+    }
+  }
+  for (int64_t i = 0; i < 2 * 128 * 128; ++i) {
+    state_error += std::pow(p.pool.Get(2, i / 16384, i / 128 % 128, i % 128) - exact.pool.Get(2, i / 16384, i / 128 % 128, i % 128), 2);
+    state_size += std::pow(exact.pool.Get(2, i / 16384, i / 128 % 128, i % 128), 2);
+  }
+  // fla's bf16 kernels are near 4e-3 on o.
+  EXPECT_LT(std::sqrt(error / size), 4e-3);
+  EXPECT_LT(std::sqrt(state_error / state_size), 4e-3);
+}
+
+TEST_P(GatedDeltaDot, ExtremesStayFinite) {
+  for (float a : {-30.0f, 0.0f, 300.0f}) {
+    for (float key : {0.0f, 1.0f}) {
+      Problem p(kOdd, DType::kBf16, DType::kF32, {{100, 3, true}}, 44);
+      for (int64_t t = 0; t < p.k.rows(); ++t) p.a.FillRow(t, t % 7 ? a : 2.0f), p.k.FillRow(t, key), p.b.FillRow(t, 20);
+      CheckAgainstReference(kernels().chunked_bf16_dot, p, "dot form, a " + std::to_string(a) + ", seed 44", 4 * kDotAmplification);
+    }
+  }
+}
+
+TEST_P(GatedDeltaDot, ResultsDoNotDependOnTheNumberOfThreads) {
+  Problem one(kReal, DType::kBf16, DType::kF32, kMixed, 12);
+  one.Run(kernels().chunked_bf16_dot);
+  for (int threads : {2, 7, 40}) {
+    Problem many(kReal, DType::kBf16, DType::kF32, kMixed, 12, threads);
+    many.Run(kernels().chunked_bf16_dot);
+    EXPECT_EQ(one.out.bytes(), many.out.bytes()) << threads << " threads";
+    EXPECT_EQ(one.pool.bytes(), many.pool.bytes()) << threads << " threads";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryIsa, GatedDeltaDot, ::testing::ValuesIn(TestedIsas()), IsaTestName());
 
 std::string FormTestName(const ::testing::TestParamInfo<std::tuple<Isa, Form>>& info) {
   return std::string(IsaName(std::get<0>(info.param))) + (std::get<1>(info.param) == Form::kRecurrent ? "_recurrent" : "_chunked");

@@ -56,7 +56,8 @@ using LinearMixerFn = int (*)(const LinearMixerParams&, const Parallel&);
 
 struct LinearMixerKernels {
   LinearMixerFn f32;
-  LinearMixerFn bf16;
+  LinearMixerFn bf16;  // the faster of the two below on this CPU
+  LinearMixerFn bf16_fma, bf16_dot;  // as in GatedDeltaKernels
 };
 const LinearMixerKernels& LinearMixerAvx512Bf16();
 const LinearMixerKernels& LinearMixerAvx2();

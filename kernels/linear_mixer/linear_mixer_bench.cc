@@ -111,12 +111,16 @@ void Prefill(benchmark::State& state) {
   const int32_t slot = 0;
   const uint8_t initial = 1;
   const LinearMixerParams params = layer.params({1, cu.data(), &slot, &initial});
-  for (auto _ : state) Kernels(state.range(0)).bf16(params, pool->parallel());
+  const LinearMixerFn kernel = state.range(3) ? Kernels(state.range(0)).bf16_dot : Kernels(state.range(0)).bf16_fma;
+  for (auto _ : state) kernel(params, pool->parallel());
   const double flops = tokens * (32 * (6.0 * 128 * 128 + 4.0 * 64 * 128) + 16 * 4.0 * 64 * 128);
   state.counters["us/token"] = benchmark::Counter(tokens * 1e-6, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
   state.counters["FLOP/s"] = benchmark::Counter(flops, benchmark::Counter::kIsIterationInvariantRate);
 }
-BENCHMARK(Prefill)->ArgNames({"isa", "tokens", "threads"})->ArgsProduct({{0, 1}, {2, 4, 6, 7, 16, 64, 512}, {1, 2}})->UseRealTime();
+BENCHMARK(Prefill)
+    ->ArgNames({"isa", "tokens", "threads", "bf16_dot"})
+    ->ArgsProduct({{0, 1}, {2, 8, 9, 16, 64, 512}, {1, 2}, {0, 1}})
+    ->UseRealTime();
 
 }  // namespace
 }  // namespace rt::kernels

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "kernels/causal_conv1d/conv_rows.h"
+#include "kernels/common/isa.h"
 #include "kernels/common/work_split.h"
 #include "kernels/gated_delta/delta_group.h"
 #include "kernels/gated_rms_norm/gated_norm_row.h"
@@ -89,7 +90,7 @@ class MixerIo {
   Act* window_;
 };
 
-template <class Act>
+template <class Act, class Math>
 void RunMixerItem(const LinearMixerParams& params, int32_t sequence, int32_t k_head, const DeltaScratch& scratch) {
   const DeltaDims& dims = params.dims;
   const int32_t group = dims.num_v_heads / dims.num_k_heads;
@@ -113,11 +114,11 @@ void RunMixerItem(const LinearMixerParams& params, int32_t sequence, int32_t k_h
     return;
   }
   const MixerIo<Act> io(params, item);
-  RunDeltaItem<Act>(item, scratch, io);
+  RunDeltaItem<Act, Math>(item, scratch, io);
   io.UpdateWindows();
 }
 
-template <class Act>
+template <class Act, class Math>
 int RunLinearMixer(const LinearMixerParams& params, const Parallel& parallel) {
   ParallelRun(parallel, [&](int thread, int num_threads) {
     const FlushSubnormals flush;
@@ -125,14 +126,16 @@ int RunLinearMixer(const LinearMixerParams& params, const Parallel& parallel) {
     const size_t bytes = LayOutDeltaScratch(params.dims, nullptr, nullptr);
     LayOutDeltaScratch(params.dims, static_cast<char*>(params.workspace) + bytes * static_cast<size_t>(thread), &scratch);
     ForEachItem(params.batch, params.dims.num_k_heads, 4, thread, num_threads,
-                [&](int32_t sequence, int32_t k_head) { RunMixerItem<Act>(params, sequence, k_head, scratch); });
+                [&](int32_t sequence, int32_t k_head) { RunMixerItem<Act, Math>(params, sequence, k_head, scratch); });
   });
   return 0;
 }
 
 inline const LinearMixerKernels& LinearMixerTable() {
-  static constexpr LinearMixerKernels kTable = {RunLinearMixer<float>, RunLinearMixer<bf16>};
-  return kTable;
+  static const LinearMixerKernels table = {RunLinearMixer<float, FmaMath>,
+                                           CpuPrefersBf16Dot() ? RunLinearMixer<bf16, DotMath> : RunLinearMixer<bf16, FmaMath>,
+                                           RunLinearMixer<bf16, FmaMath>, RunLinearMixer<bf16, DotMath>};
+  return table;
 }
 
 }  // namespace rt::kernels::inline RT_ISA_NS

@@ -17,7 +17,7 @@ class LinearMixer : public ::testing::TestWithParam<Isa> {
  protected:
   LinearMixerFn kernel(DType act) const {
     const LinearMixerKernels& table = GetParam() == Isa::kAvx2 ? LinearMixerAvx2() : LinearMixerAvx512Bf16();
-    return act == DType::kF32 ? table.f32 : table.bf16;
+    return act == DType::kF32 ? table.f32 : table.bf16_fma;
   }
 };
 
