@@ -368,7 +368,9 @@ int Gemm(const GemmArgs& args, const Parallel& parallel) {
   // Threads share N in units that are a multiple of every tile, so that only the last thread has a remainder;
   // short N in smaller units.
   const int64_t unit = args.n >= 2 * kSuperRows * parallel.num_threads ? kSuperRows : kTileRowsOfW;
-  ParallelFor(parallel, CeilDiv(args.n, unit), [&](int64_t begin, int64_t end, int thread) {
+  // Eight multiply-adds take as long as one element of plain work.
+  const int64_t cost = unit * args.k * args.m / 8;
+  ParallelForCost(parallel, CeilDiv(args.n, unit), cost, [&](int64_t begin, int64_t end, int thread) {
     const int64_t n_begin = begin * unit;
     const int64_t n_end = Min(end * unit, args.n);
     if (args.m <= kMaxStreamRows) return StreamRows<StreamOp>(args, out, n_begin, n_end);
