@@ -51,7 +51,8 @@ TEST(StreamDecoder, ACutCharacterShowsOnceAndOnlyAtTheEnd) {
 TEST(StreamDecoder, GoldenCutSequencesStreamAsTheyDecode) {
   for (const char* model : {"tiny-gdn", "tiny-kda"}) {
     const auto tokenizer = test::LoadOrDie(model);
-    for (const auto& entry : test::LoadGolden(model)["decode_partial"]) {
+    const nlohmann::json golden = test::LoadGolden(model);
+    for (const auto& entry : golden["decode_partial"]) {
       EXPECT_EQ(Stream(*tokenizer, entry["ids"].get<Ids>(), false), entry["decoded"].get<std::string>());
     }
   }
