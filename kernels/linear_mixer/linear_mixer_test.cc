@@ -1,6 +1,7 @@
 #include "kernels/linear_mixer/linear_mixer.h"
 
 #include "kernels/causal_conv1d/causal_conv1d.h"
+#include "kernels/common/thread_pool.h"
 #include "kernels/gated_delta/delta_testing.h"
 
 namespace rt::kernels {
@@ -243,6 +244,14 @@ TEST_P(LinearMixer, BytesDependNeitherOnThreadsNorOnBatchMates) {
       EXPECT_EQ(one.pool.bytes(), many.pool.bytes()) << threads << " threads";
       EXPECT_EQ(one.conv_state.bytes(), many.conv_state.bytes()) << threads << " threads";
     }
+    std::string error;
+    const auto pool = ThreadPool::Create({.num_threads = 3}, &error);  // real threads, for the thread sanitizer
+    ASSERT_NE(pool, nullptr) << error;
+    Problem real(kOdd, act, DType::kBf16, kMixed, 14);
+    kernel(act)(real.params(3), pool->parallel());
+    EXPECT_EQ(one.out.bytes(), real.out.bytes());
+    EXPECT_EQ(one.pool.bytes(), real.pool.bytes());
+    EXPECT_EQ(one.conv_state.bytes(), real.conv_state.bytes());
     Problem alone(kOdd, act, DType::kBf16, kMixed, 14);
     for (size_t s = kMixed.size(); s-- > 0;) {
       alone.RunOne(kernel(act), alone.batch.cu_seqlens[s], kMixed[s].length, &alone.batch.slots[s], &alone.batch.has_initial[s]);
