@@ -1,6 +1,7 @@
 // The fused mixer at Qwen3.5 shapes, bf16 activations, fp32 or bf16 state. Decode: cold state (batches rotate through a pool larger than
 // the caches), GB/s of state and window traffic, and its share of in-place read+write bandwidth measured in the same run. Prefill: us per
-// token of a layer, dense-tile FLOP/s by the usual count Hv (6 D^2 + 4 C D) + Hk 4 C D, and the share of measured fp32 FMA throughput.
+// token of a layer and dense-tile FLOP/s by the usual count Hv (6 D^2 + 4 C D) + Hk 4 C D (the kernel skips about a sixth of it: blocks
+// above diagonals).
 #include <benchmark/benchmark.h>
 
 #include <chrono>
