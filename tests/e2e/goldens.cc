@@ -37,7 +37,7 @@ Difference CompareAs(std::span<const float> found, std::span<const T> expected) 
 template <typename T>
 double Expect(const std::string& what, std::span<const float> found, std::span<const T> expected,
               double bound) {
-  if (found.size() != expected.size()) {
+  if (found.size() != expected.size() || found.empty()) {
     ADD_FAILURE() << what << ": " << found.size() << " values, expected " << expected.size();
     return std::numeric_limits<double>::infinity();
   }
