@@ -1,12 +1,16 @@
 // Dense, row-wise and routing ops.
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
+#ifdef RT_HAVE_ONEDNN
+#include "kernels/gemm/onednn_gemm.h"
+#endif
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/sampling/sampling.h"
 #include "plugins/cpu/cpu_plugin.h"
 
 #include <rt/plugin/op_defs.h>
 
+#include <algorithm>
 #include <functional>
 
 namespace rt::cpu {
@@ -27,6 +31,50 @@ class FunctionPlan : public plugin::Plan {
   Body body_;
   uint64_t workspace_;
 };
+
+#ifdef RT_HAVE_ONEDNN
+// oneDNN for more rows than our own streaming kernel serves best; every primitive is made with the plan.
+class OneDnnLinearPlan : public plugin::Plan {
+ public:
+  static constexpr int64_t kOwnRows = 16;
+
+  static Result<std::unique_ptr<plugin::Plan>> Make(kernels::GemmFn own, kernels::Isa isa, const plugin::ProblemView& p, int32_t max_tokens, const Parallel& parallel) {
+    kernels::OneDnnGemm::Options options;
+    options.n = p.Get(RT_COL_OUT_FEATURES);
+    options.k = p.Get(RT_COL_IN_FEATURES);
+    options.dtype = KernelDType(p.Get(RT_COL_IN_DTYPE));
+    options.isa = isa;
+    options.num_threads = parallel.num_threads;
+    for (int64_t m = 2 * kOwnRows; m < 2 * int64_t{max_tokens} && m <= 512; m *= 2) options.m_buckets.push_back(m);
+    if (options.m_buckets.empty()) options.m_buckets = {2 * kOwnRows};
+    const int64_t before = kernels::OneDnnGemm::num_primitives_created();
+    std::string why;
+    auto gemm = kernels::OneDnnGemm::Create(options, &why);
+    if (gemm == nullptr) return {Code::kUnsupported, "oneDNN: " + why};
+    auto plan = std::make_unique<OneDnnLinearPlan>();
+    plan->own_ = own;
+    plan->gemm_ = std::move(gemm);
+    plan->out_ = KernelDType(p.Get(RT_COL_OUT_DTYPE));
+    plan->parallel_ = parallel;
+    plan->num_builds_ = static_cast<uint64_t>(kernels::OneDnnGemm::num_primitives_created() - before);
+    return std::unique_ptr<plugin::Plan>(std::move(plan));
+  }
+  uint64_t workspace_bytes() const override { return std::max<uint64_t>(gemm_->workspace_bytes(), kernels::GemmWorkspaceBytes(parallel_.num_threads)); }
+  uint64_t num_builds() const override { return num_builds_; }
+  Status Execute(const rt_exec_args& a) override {
+    const Matrix x = MatrixOf(*a.inputs[0]), y = MatrixOf(*a.outputs[0]);
+    const kernels::GemmArgs args = {x.rows, y.columns, x.columns, x.data, x.stride, DataOf(*a.weights[0]), y.data, y.stride, false, a.workspace};
+    return FromKernel(x.rows <= kOwnRows ? own_(args, parallel_) : gemm_->Run(args, out_, parallel_), RT_OP_LINEAR);
+  }
+
+ private:
+  kernels::GemmFn own_ = nullptr;
+  std::unique_ptr<kernels::OneDnnGemm> gemm_;
+  DType out_ = DType::kF32;
+  Parallel parallel_;
+  uint64_t num_builds_ = 0;
+};
+#endif
 
 class Ops : public plugin::OpProvider {
  public:
@@ -68,12 +116,14 @@ class Ops : public plugin::OpProvider {
 
   static Made Plan(FunctionPlan::Body body, uint64_t workspace = 0) { return std::unique_ptr<plugin::Plan>(std::make_unique<FunctionPlan>(std::move(body), workspace)); }
 
-  void Add(const char* op, const Level* level, Maker make, std::vector<plugin::Constraint> constraints) {
+  static constexpr uint32_t kExact = RT_ROW_RUN_DETERMINISTIC | RT_ROW_BATCH_INVARIANT | RT_ROW_NAN_SAFE_PADDING;
+
+  void Add(const char* op, const Level* level, Maker make, std::vector<plugin::Constraint> constraints, const char* suffix = "", int32_t score_change = 0, uint32_t guarantees = kExact) {
     plugin::RowSpec spec;
     spec.op = op;
-    spec.kernel = std::string(op) + "." + (level == nullptr ? "portable" : level->name);
-    spec.score = level == nullptr ? 250 : level->score;
-    spec.guarantees = RT_ROW_RUN_DETERMINISTIC | RT_ROW_BATCH_INVARIANT | RT_ROW_NAN_SAFE_PADDING;
+    spec.kernel = std::string(op) + suffix + "." + (level == nullptr ? "portable" : level->name);
+    spec.score = (level == nullptr ? 250 : level->score) + score_change;
+    spec.guarantees = guarantees;
     spec.constraints = std::move(constraints);
     if (level != nullptr) {
       spec.unavailable = level->unavailable;
@@ -91,7 +141,13 @@ class Ops : public plugin::OpProvider {
     const std::vector<plugin::Constraint> norm = {acts(RT_COL_IN_DTYPE), acts(RT_COL_OUT_DTYPE), Any(RT_COL_WIDTH), OneOf(RT_COL_WEIGHT_OFFSET_MILLI, {0, 1000})};
     Add(RT_OP_RMS_NORM, &level, RmsNorm, norm);
     Add(RT_OP_ADD_RMS_NORM, &level, AddRmsNorm, norm);
-    Add(RT_OP_LINEAR, &level, Linear, {acts(RT_COL_IN_DTYPE), acts(RT_COL_WEIGHT_DTYPE), acts(RT_COL_OUT_DTYPE), Any(RT_COL_IN_FEATURES), Any(RT_COL_OUT_FEATURES)});
+    const std::vector<plugin::Constraint> linear = {acts(RT_COL_IN_DTYPE), acts(RT_COL_WEIGHT_DTYPE), acts(RT_COL_OUT_DTYPE), Any(RT_COL_IN_FEATURES), Any(RT_COL_OUT_FEATURES)};
+    Add(RT_OP_LINEAR, &level, Linear, linear);
+#ifdef RT_HAVE_ONEDNN
+    // Ranks below our own kernel, which measures faster here and takes every batch size in one order of operations
+    // (kernels/gemm/README.md); a pin selects it. One instruction set a process, hence one level.
+    if (level.isa == kernels::Isa::kAvx512Bf16) Add(RT_OP_LINEAR, &level, OneDnnLinear, linear, "_onednn", -10, RT_ROW_RUN_DETERMINISTIC | RT_ROW_NAN_SAFE_PADDING);
+#endif
     Add(RT_OP_SAMPLE, &level, Sample, {OneOf(RT_COL_IN_DTYPE, {RT_DTYPE_F32}), Any(RT_COL_VOCAB_SIZE)});
     Add(RT_OP_ADD, &level, ResidualAdd, {acts(RT_COL_IN_DTYPE), OneOf(RT_COL_OUT_DTYPE, {RT_DTYPE_F32}), Any(RT_COL_WIDTH)});
     Add(RT_OP_SILU_MUL, &level, SiluMul, {acts(RT_COL_IN_DTYPE), acts(RT_COL_OUT_DTYPE), Any(RT_COL_WIDTH)});
@@ -146,6 +202,14 @@ class Ops : public plugin::OpProvider {
         },
         kernels::GemmWorkspaceBytes(self.parallel_.num_threads));
   }
+
+#ifdef RT_HAVE_ONEDNN
+  static Made OneDnnLinear(const Ops& self, kernels::Isa isa, const plugin::ProblemView& p, const rt_plan_desc& desc) {
+    const auto own = FindGemm(kernels::GemmAvx512Bf16(), KernelDType(p.Get(RT_COL_IN_DTYPE)), KernelDType(p.Get(RT_COL_WEIGHT_DTYPE)), KernelDType(p.Get(RT_COL_OUT_DTYPE)));
+    if (own == nullptr) return {Code::kUnsupported, "linear: no kernel for these dtypes"};
+    return OneDnnLinearPlan::Make(own, isa, p, desc.max_tokens, self.parallel_);
+  }
+#endif
 
   static Made SiluMul(const Ops& self, kernels::Isa isa, const plugin::ProblemView& p, const rt_plan_desc&) {
     const auto fn = KernelDType(p.Get(RT_COL_IN_DTYPE)) == DType::kF32 ? Elementwise(isa).silu_mul_f32 : Elementwise(isa).silu_mul_bf16;

@@ -262,6 +262,17 @@ class CpuPlugin : public testing::TestWithParam<std::tuple<const char*, uint32_t
   static TensorInfo F32(std::vector<int64_t> dims) { return {true, RT_DTYPE_F32, std::move(dims)}; }
   static TensorInfo I32(std::vector<int64_t> dims) { return {true, RT_DTYPE_I32, std::move(dims)}; }
 
+  std::string kernel_prefix_;  // of the row to take; empty = the first that fits
+
+  bool Offers(const std::string& prefix) {
+    const Loaded& loaded = Level(std::get<0>(GetParam()));
+    const auto* api = static_cast<const rt_op_api*>(loaded.tables.at(RT_KIND_OPS));
+    const rt_row* rows = nullptr;
+    uint32_t count = 0, stride = 0;
+    api->rows(loaded.ctx, &rows, &count, &stride);
+    return std::any_of(rows, rows + count, [&](const rt_row& row) { return row.unavailable == RT_UNAVAILABLE_NONE && plugin::View(row.kernel).substr(0, prefix.size()) == prefix; });
+  }
+
   void Check(const Case& test) {
     const OpInstance& op = test.op;
     const ops::OpDef* def = ops::FindOp(op.op, op.version);
@@ -406,6 +417,7 @@ class CpuPlugin : public testing::TestWithParam<std::tuple<const char*, uint32_t
       verdict.struct_size = sizeof verdict;
       ASSERT_EQ(api->supports(ctx, r, &problem, &verdict), RT_OK);
       if (verdict.ok == 0) continue;
+      if (plugin::View(rows[r].kernel).substr(0, kernel_prefix_.size()) != kernel_prefix_) continue;
       const rt_plan_desc desc = {sizeof desc, r, &problem, backend, 64, 8, 8, 0};
       ASSERT_EQ(api->plan_create(ctx, &desc, &plan, &error), RT_OK) << error.message;
     }
@@ -484,6 +496,25 @@ TEST_P(CpuPlugin, NormsEqualTheOracle) {
 TEST_P(CpuPlugin, LinearEqualsTheOracle) {
   Check({Make(RT_OP_LINEAR, {Act({T, 77})}, {Act({131, 77})}, {Act({T, 131})}, &kNone), {}});
   Check({Make(RT_OP_LINEAR, {Act({T, 256})}, {Act({64, 256})}, {F32({T, 64})}, &kNone), {}});
+}
+
+// Enough rows to leave the kernel for few rows; every row that claims the op is checked, not only the first.
+TEST_P(CpuPlugin, EveryLinearRowEqualsTheOracleAtManyRows) {
+  Case test = {Make(RT_OP_LINEAR, {Act({T, 96})}, {Act({70, 96})}, {F32({T, 70})}, &kNone), {}};
+  test.step = StepMeta();
+  test.step.cu_seqlens = {0, 45};
+  test.step.context_lens = {0};
+  for (int64_t t = 0; t < 45; ++t) test.step.positions.push_back(t);
+  test.step.block_tables = {{0, 1}};
+  test.step.state_slot_ids = {0};
+  test.step.has_initial_state = {0};
+  for (const char* kernel : {"linear.", "linear_onednn."}) {
+    kernel_prefix_ = kernel;
+    if (!Offers(kernel)) continue;  // built without it, or not at this level
+    Check(test);
+  }
+  EXPECT_TRUE(Offers("linear."));
+  kernel_prefix_.clear();
 }
 
 TEST_P(CpuPlugin, SiluMulEqualsTheOracle) { Check({Make(RT_OP_SILU_MUL, {Act({T, 45}), Act({T, 45})}, {}, {Act({T, 45})}, &kNone), {}}); }
