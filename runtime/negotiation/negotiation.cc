@@ -248,7 +248,11 @@ class Negotiator {
         if (d.candidates.empty()) return NoRow(pd, piece.label);
         return {Code::kUnsupported, NoRow(d, op.label).message() + "; and not as its pieces either: " + NoRow(pd, piece.label).message()};
       }
-      choice.score += pd.candidates[static_cast<size_t>(pd.chosen)].score;
+      const Candidate& chosen = pd.candidates[static_cast<size_t>(pd.chosen)];
+      // A pin of the composite says nothing about its pieces by name, so they are held to it here.
+      const bool asked = d.requested != "auto" && pd.requested == "auto" && piece_def.kind == def.kind;
+      if (asked && !MatchesName(d.requested, chosen.plugin)) return NoRow(d, op.label);
+      choice.score += chosen.score;
       choice.piece_decisions.push_back(std::move(pd));
     }
     choice.score /= static_cast<int64_t>(choice.pieces.size()) * 2;  // a fused row of the same band wins

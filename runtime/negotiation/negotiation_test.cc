@@ -251,6 +251,25 @@ TEST(Negotiation, UnmetPinIsAnErrorThatShowsEveryCandidate) {
   EXPECT_NE(text.find("fused (beta): not requested, the configuration asks for narrow"), std::string::npos) << text;
 }
 
+TEST(Negotiation, PiecesDoNotHideAnUnmetPinOfTheComposite) {
+  World w;
+  AddFused(w, "fused", 300);
+  AddPieces(w, "piece", 200);
+  w.policy.pins["linear_mixer"] = "nobody";
+  const auto result = w.Run();
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(result.status().message().find("as the configuration asks (nobody)"), std::string::npos) << result.status().message();
+}
+
+TEST(Negotiation, APinThatNamesAPluginIsMetByItsPieces) {
+  World w;
+  AddPieces(w, "piece", 200);
+  w.policy.pins["linear_mixer"] = "beta";
+  const auto result = w.Run();
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_TRUE(Find(*result, "linear_mixer", RT_PHASE_DECODE).decomposed);
+}
+
 TEST(Negotiation, UnmetPinWithAllowIsADowngrade) {
   World w;
   AddFused(w, "fused", 300);
