@@ -3,6 +3,7 @@
 #include "runtime/text/stop_matcher.h"
 #include "runtime/text/stream_decoder.h"
 
+#include <type_traits>
 #include <utility>
 
 namespace rt {
@@ -43,6 +44,22 @@ class TokenizerTextDecoder : public TextDecoder {
 Result<std::unique_ptr<TextDecoder>> TokenizerTextFactory::New(const GenerationRequest& request) {
   RT_ASSIGN_OR_RETURN(StopMatcher matcher, StopMatcher::Create(request.stop.stop_strings));
   return std::unique_ptr<TextDecoder>(new TokenizerTextDecoder(tokenizer_, request, std::move(matcher)));
+}
+
+SamplingParams DefaultSampling(const TextConfig::SamplingDefaults& defaults) {
+  SamplingParams params;
+  const auto set = [](const auto& from, auto* to) {
+    if (from) *to = static_cast<std::remove_pointer_t<decltype(to)>>(*from);
+  };
+  set(defaults.temperature, &params.temperature);
+  set(defaults.top_p, &params.top_p);
+  set(defaults.min_p, &params.min_p);
+  set(defaults.top_k, &params.top_k);
+  set(defaults.repetition_penalty, &params.repetition_penalty);
+  set(defaults.presence_penalty, &params.presence_penalty);
+  set(defaults.frequency_penalty, &params.frequency_penalty);
+  if (defaults.do_sample == false) params.temperature = 0.0f;
+  return params;
 }
 
 }  // namespace rt

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/engine/text_decoder.h"
+#include "runtime/text/text_config.h"
 #include "runtime/text/tokenizer.h"
 
 namespace rt {
@@ -16,5 +17,9 @@ class TokenizerTextFactory : public TextDecoderFactory {
  private:
   const Tokenizer* tokenizer_;
 };
+
+// How a checkpoint wants to be sampled where a request is silent. do_sample: false is temperature 0; what the files do not
+// say keeps the initial value of SamplingParams.
+SamplingParams DefaultSampling(const TextConfig::SamplingDefaults& defaults);
 
 }  // namespace rt

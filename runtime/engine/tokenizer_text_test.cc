@@ -97,5 +97,21 @@ TEST(TokenizerText, AnEmptyStopStringIsRefused) {
   EXPECT_EQ(factory.New(request).status().code(), Code::kInvalidArgument);
 }
 
+TEST(DefaultSamplingTest, FollowsTheCheckpointAndKeepsTheRest) {
+  TextConfig::SamplingDefaults defaults;
+  EXPECT_EQ(DefaultSampling(defaults).temperature, 1.0f);
+  defaults.temperature = 0.6;
+  defaults.top_k = 20;
+  defaults.top_p = 0.95;
+  defaults.do_sample = true;
+  const SamplingParams params = DefaultSampling(defaults);
+  EXPECT_EQ(params.temperature, 0.6f);
+  EXPECT_EQ(params.top_k, 20);
+  EXPECT_EQ(params.top_p, 0.95f);
+  EXPECT_EQ(params.min_p, 0.0f);
+  defaults.do_sample = false;
+  EXPECT_EQ(DefaultSampling(defaults).temperature, 0.0f);
+}
+
 }  // namespace
 }  // namespace rt
