@@ -1,7 +1,10 @@
 // The `runtime` binary: parses the command line and hands over to one subcommand.
 #include "runtime/cli/bench_command.h"
 #include "runtime/cli/config_command.h"
+#include "runtime/cli/explain_command.h"
+#include "runtime/cli/generate_command.h"
 #include "runtime/cli/plugins_command.h"
+#include "runtime/cli/serve_command.h"
 #include "runtime/config/suggest.h"
 
 #include <cstdio>
@@ -42,6 +45,9 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   rt::ExitCode exit_code = rt::ExitCode::kOk;
 
+  rt::AddServeCommand(app, &exit_code);
+  rt::AddGenerateCommand(app, &exit_code);
+  rt::AddExplainCommand(app, &exit_code);
   rt::AddPluginsCommand(app, &exit_code);
   rt::AddConfigCommand(app, &exit_code);
   rt::AddBenchCommand(app, &exit_code);
