@@ -2,6 +2,8 @@
 
 #include "kernels/common/isa.h"
 
+#include <spdlog/spdlog.h>
+
 #include <cctype>
 #include <stdexcept>
 
@@ -26,6 +28,7 @@ std::vector<std::string> IsaLevels() {
 }
 
 std::unique_ptr<Session> OpenSession(const ModelSetup& setup) {
+  spdlog::set_level(spdlog::level::err);  // start-up tables of hundreds of sessions hide what a test prints
   Config config;
   config.model.path = setup.model.folder.string();
   config.model.compute_dtype = setup.compute_dtype;
