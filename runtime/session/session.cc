@@ -142,6 +142,10 @@ Status Session::LoadModel() {
   if (!program.ok()) return program.status().Annotate("model plugin " + arch_.plugin);
   program_ = std::move(program).value();
   for (const std::string& note : program_.notes) spdlog::info("model: {}", note);
+  if (config_.model.max_context > program_.info.max_context) {
+    stage_ = SessionStage::kConfig;
+    return {Code::kInvalidArgument, fmt::format("model.max_context: expected at most {} (the model's own limit), found {}", program_.info.max_context, config_.model.max_context)};
+  }
   return Status::Ok();
 }
 
@@ -186,9 +190,6 @@ Result<RunnerOptions> Session::Options() const {
   options.max_step_tokens = static_cast<int32_t>(config_.engine.max_step_tokens);
   options.block_size_tokens = static_cast<int32_t>(config_.cache.block_size > 0 ? config_.cache.block_size : kDefaultBlockSize);
   const int32_t limit = program_.info.max_context;
-  if (config_.model.max_context > limit) {
-    return {Code::kInvalidArgument, fmt::format("model.max_context: expected at most {} (the model's own limit), found {}", limit, config_.model.max_context)};
-  }
   options.max_context = config_.model.max_context > 0 ? static_cast<int32_t>(config_.model.max_context) : limit;
   options.fill_arena_byte = fill_arena_byte_;
   return options;
