@@ -4,11 +4,17 @@
 
 #include <unistd.h>
 
-#include <cstdio>
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <limits>
 #include <set>
+#include <stdexcept>
+#include <utility>
 
 namespace rt::testing {
 namespace {
@@ -54,8 +60,8 @@ TEST(Explain, JsonNamesEveryOpWithItsKernelAndTheReasonsOfTheOthers) {
       EXPECT_EQ(decision["columns"]["head_k_dim"], "128");
     }
   }
-  for (const char* op :
-       {"embedding", "linear", "linear_mixer", "attention_mixer", "add_rms_norm", "gather_rows", "sample", "select_ids"}) {
+  for (const char* op : {"embedding", "linear", "linear_mixer", "attention_mixer", "add_rms_norm",
+                         "gather_rows", "sample", "select_ids"}) {
     EXPECT_TRUE(ops.count(op) == 1) << op << " is not in the report";
   }
   const auto state = std::find_if(report["caches"].begin(), report["caches"].end(),
@@ -77,7 +83,7 @@ TEST(Explain, TextTellsWhatDecidedTheState) {
   EXPECT_EQ(run.out.find("\nprogram\n"), std::string::npos);
 }
 
-TEST(Explain, StartUpsThatMustFailNameTheCauseAndGiveTheirCode) {
+TEST(Start, StartUpsThatMustFailNameTheCauseAndGiveTheirCode) {
   const Folder folder;
   const std::string empty = folder.path().string();
   const std::string unknown_key = folder.Write("bad.yaml", "model:\n  path: x\n  pth: y\n");
@@ -118,6 +124,100 @@ TEST(Explain, StartUpsThatMustFailNameTheCauseAndGiveTheirCode) {
     for (const std::string& message : test.messages)
       EXPECT_NE(run.err.find(message), std::string::npos) << message << "\n" << run.err;
     EXPECT_EQ(run.out, "") << test.messages[0];
+  }
+}
+
+// The small model with one file changed: links to its files, and `name` holds `text` instead (removed if
+// empty).
+fs::path ModelWith(const Folder& folder, const std::string& name, const std::string& text) {
+  static int count = 0;
+  const fs::path model = folder.path() / ("model" + std::to_string(count++));
+  fs::create_directory(model);
+  for (const auto& file : fs::directory_iterator(RT_ZOO_DIR "/tiny-gdn")) {
+    if (file.path().filename() != name) fs::create_symlink(file.path(), model / file.path().filename());
+  }
+  if (!text.empty()) std::ofstream(model / name, std::ios::binary) << text;
+  return model;
+}
+
+std::string FileText(const std::string& name) {
+  std::ifstream in(RT_ZOO_DIR "/tiny-gdn/" + name, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string Replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  if (at == std::string::npos) throw std::runtime_error("the model's file holds no " + from);
+  return text.replace(at, from.size(), to);
+}
+
+TEST(Start, BrokenCheckpointsAreNamedBeforeAnyWeightIsRead) {
+  const Folder folder;
+  const std::string shard = "model-00002-of-00002.safetensors", index = "model.safetensors.index.json";
+  struct Case {
+    std::string file, text;
+    std::vector<std::string> messages;
+  };
+  const Case cases[] = {
+      {"config.json", "{", {"config.json"}},
+      {"config.json",
+       Replaced(FileText("config.json"), "\"hidden_size\": 256", "\"hidden_size\": 0"),
+       {"hidden_size"}},
+      {"config.json",
+       Replaced(FileText("config.json"), "\"num_hidden_layers\": 8", "\"num_hidden_layers\": \"8\""),
+       {"num_hidden_layers"}},
+      {shard, "", {shard}},
+      {shard, FileText(shard).substr(0, 4000), {shard}},
+      {shard, FileText(shard).substr(0, 500000), {shard}},
+      {index, "[]", {index}},
+      {index,
+       Replaced(FileText(index), shard, "model-00009-of-00002.safetensors"),
+       {"model-00009-of-00002.safetensors"}},
+      {"tokenizer.json", "{}", {"tokenizer.json"}},
+      {"tokenizer.json",
+       Replaced(FileText("tokenizer.json"), "\"BPE\"", "\"Unigram\""),
+       {"tokenizer.json", "Unigram"}},
+      {"generation_config.json", R"({"temperature": "hot"})", {"generation_config.json", "temperature"}},
+      {"tokenizer_config.json", "{", {"tokenizer_config.json"}},
+  };
+  for (const Case& test : cases) {
+    const fs::path model = ModelWith(folder, test.file, test.text);
+    const RunResult run = RunRuntime(TinyArguments("explain", {"--set", "model.path=" + model.string()}));
+    EXPECT_EQ(run.exit_code, 4) << test.file << "\n" << run.err;
+    for (const std::string& message : test.messages)
+      EXPECT_NE(run.err.find(message), std::string::npos) << message << "\n" << run.err;
+    EXPECT_EQ(run.out, "") << test.file;
+  }
+}
+
+// What only the loading of weights can see; `generate` stops there.
+TEST(Start, WrongTensorsAreNamedAndGiveTheCheckpointsCode) {
+  const Folder folder;
+  const std::string gate = "model.layers.0.linear_attn.A_log";
+  const std::string shard = json::parse(FileText("model.safetensors.index.json"))["weight_map"][gate];
+  std::string nan = FileText(shard);
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, nan.data(), sizeof header_bytes);
+  const json header = json::parse(nan.substr(8, header_bytes));
+  const float not_a_number = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(nan.data() + 8 + header_bytes + header[gate]["data_offsets"][0].get<size_t>() + sizeof(float),
+              &not_a_number, sizeof not_a_number);
+  const std::string misspelt = "model.layers.0.linear_attn.A_loh";
+
+  const fs::path with_nan = ModelWith(folder, shard, nan);
+  const fs::path renamed = ModelWith(folder, shard, Replaced(FileText(shard), gate, misspelt));
+  fs::remove(renamed / "model.safetensors.index.json");
+  std::ofstream(renamed / "model.safetensors.index.json")
+      << Replaced(FileText("model.safetensors.index.json"), gate, misspelt);
+  const std::pair<fs::path, std::vector<std::string>> cases[] = {{with_nan, {gate, "NaN"}},
+                                                                 {renamed, {gate, misspelt}}};
+  for (const auto& [model, messages] : cases) {
+    const RunResult run =
+        RunRuntime(TinyArguments("generate", {"--ids", "1", "--set", "model.path=" + model.string()}));
+    EXPECT_EQ(run.exit_code, 4) << run.err;
+    for (const std::string& message : messages)
+      EXPECT_NE(run.err.find(message), std::string::npos) << message << "\n" << run.err;
+    EXPECT_EQ(run.out, "");
   }
 }
 
