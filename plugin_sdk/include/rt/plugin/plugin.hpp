@@ -56,12 +56,21 @@ int32_t Guard(rt_error* error, F&& body) noexcept {
   }
 }
 
-// Size rule for input structs of this draft: exactly the size we know (host and plugin share RT_ABI_DRAFT).
+// Size rule for input structs: at least what we know, at most 64 KiB, and a tail that we do not know must be zero, because a newer
+// caller that set a field there means something by it.
 template <typename T>
 Status CheckStruct(const T* s, const char* name) {
+  constexpr uint32_t kMaxBytes = 64 << 10;
   if (s == nullptr) return {Code::kInvalidArgument, std::string(name) + ": expected a pointer, got NULL"};
   if (s->struct_size < sizeof(T)) {
     return {Code::kBadStruct, std::string(name) + ": struct_size " + std::to_string(s->struct_size) + ", expected at least " + std::to_string(sizeof(T))};
+  }
+  if (s->struct_size > kMaxBytes) {
+    return {Code::kBadStruct, std::string(name) + ": struct_size " + std::to_string(s->struct_size) + ", expected at most " + std::to_string(kMaxBytes)};
+  }
+  const auto* bytes = reinterpret_cast<const unsigned char*>(s);
+  for (uint32_t i = sizeof(T); i < s->struct_size; ++i) {
+    if (bytes[i] != 0) return {Code::kUnsupportedStruct, std::string(name) + ": byte " + std::to_string(i) + " is set; this side knows " + std::to_string(sizeof(T)) + " bytes"};
   }
   return Status::Ok();
 }
