@@ -90,7 +90,7 @@ std::vector<std::string> TinyArguments(const std::string& command, const std::ve
                                         "--set",
                                         "model.compute_dtype=float32",
                                         "--set",
-                                        "device.threads=2"};
+                                        "device.threads=1"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }

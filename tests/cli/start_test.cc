@@ -69,7 +69,7 @@ TEST(Explain, JsonNamesEveryOpWithItsKernelAndTheReasonsOfTheOthers) {
   ASSERT_NE(state, report["caches"].end());
   EXPECT_EQ((*state)["dtype"], "float32");
   EXPECT_EQ((*state)["decided_by"], "model");
-  EXPECT_EQ(report["device"]["threads"], 2);
+  EXPECT_EQ(report["device"]["threads"], 1);
   EXPECT_NE(report["program"].get<std::string>().find("linear_mixer"), std::string::npos);
 }
 
