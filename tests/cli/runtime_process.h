@@ -20,7 +20,7 @@ struct RunResult {
 RunResult RunRuntime(const std::vector<std::string>& arguments, const std::string& input = "",
                      int timeout_s = 60);
 
-// The small model in float32 on two threads: `command` and what follows `--config`.
+// The small model in float32, on one thread because tests share the machine: `command` and what follows `--config`.
 std::vector<std::string> TinyArguments(const std::string& command, const std::vector<std::string>& more = {});
 
 // A golden prompt of the small model: name, input_ids, tokens, text, …
