@@ -4,6 +4,7 @@
 #include "tests/e2e/goldens.h"
 #include "tests/e2e/model_setup.h"
 #include "tests/e2e/step_driver.h"
+#include "tests/oracle_model/qwen3_5_reference.h"
 
 #include <gtest/gtest.h>
 
@@ -11,6 +12,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <random>
 
 namespace rt::testing {
 namespace {
@@ -52,7 +54,6 @@ class GoldenF32 : public ::testing::TestWithParam<Case> {
     ModelSetup setup;
     setup.model = GetParam().model;
     setup.isa = GetParam().isa;
-    setup.num_threads = 2;
     session_ = OpenSession(setup);
   }
 
@@ -170,6 +171,47 @@ TEST_P(GoldenF32, GreedyDecodingThroughTheEngineGivesTheGoldenTokens) {
   EXPECT_EQ(session_->engine()->Stats().builds_after_ready_total, 0);
   std::printf("%s: worst log-probability difference %.2e\n", ::testing::PrintToString(GetParam()).c_str(),
               worst);
+}
+
+// Other lengths than the goldens', and the state of every linear layer, against the fp64 model: causality
+// makes one pass of the longest prompt the reference of every shorter one.
+TEST_P(GoldenF32, PromptsOfAnyLengthFollowTheOracle) {
+  if (!GetParam().model.has_reference) return;
+  constexpr size_t kLongest = Scaled<size_t>(200, 70);
+  const Qwen35Reference reference(GetParam().model.folder);
+  std::mt19937 random(77);
+  const int64_t vocab = reference.config().vocab_size, hidden = reference.config().hidden_size;
+  std::vector<int32_t> ids(kLongest);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % static_cast<uint64_t>(vocab));
+  Qwen35State state = reference.NewState();
+  const Qwen35Output expected = reference.Forward(ids, state, Form::kParts);
+  const auto row = [](const oracle::Values& rows, size_t t, int64_t width) {
+    return oracle::View(rows).subspan(t * static_cast<size_t>(width), static_cast<size_t>(width));
+  };
+  StepDriver driver(session_->runner(), 1, 256);
+  driver.set_keep_hidden(true);
+  for (const size_t length : {size_t{1}, size_t{2}, size_t{8}, size_t{9}, size_t{63}, size_t{64}, size_t{65},
+                              size_t{128}, size_t{129}, kLongest}) {
+    if (length > kLongest) continue;
+    SCOPED_TRACE("length " + std::to_string(length));
+    driver.Reset(0);
+    const RowOutput out = driver.Prefill(0, std::span(ids).first(length));
+    Worst("logits", ExpectClose("logits", out.logits, row(expected.logits, length - 1, vocab), kGolden));
+    for (size_t i = 0; i < out.hidden.size(); ++i) {
+      Worst("hidden", ExpectClose("hidden." + std::to_string(i), out.hidden[i],
+                                  row(expected.hidden[i], length - 1, hidden), kGolden));
+    }
+  }
+  const std::vector<uint32_t> caches = driver.Caches(RT_CACHE_RECURRENT), conv = driver.Caches(RT_CACHE_CONV);
+  const std::vector<std::vector<float>> states = driver.RecurrentStates(0);
+  for (size_t i = 0; i < caches.size(); ++i) {
+    const uint32_t layer = session_->program().caches[caches[i]].layer;
+    Worst("state", ExpectClose("recurrent_state." + std::to_string(layer), states[i],
+                               state.layers[layer].linear.recurrent, kGolden));
+    Worst("conv", ExpectClose("conv_state." + std::to_string(layer), driver.ConvState(conv[i], 0),
+                              state.layers[layer].linear.conv, kGolden));
+  }
+  PrintWorst("random prompts");
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenF32, ::testing::ValuesIn(Cases()), [](const auto& info) {

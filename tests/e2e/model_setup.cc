@@ -15,8 +15,7 @@ std::vector<ModelCase> Families() { return {{"tiny-gdn", std::filesystem::path(R
 
 std::vector<ModelCase> GoldenModels() {
   std::vector<ModelCase> models = Families();
-  models.push_back(
-      {"qwen3_5_odd", std::filesystem::path(RT_TESTDATA_DIR) / "models/micro/qwen3_5_odd", false});
+  models.push_back({"qwen3_5_odd", std::filesystem::path(RT_TESTDATA_DIR) / "models/micro/qwen3_5_odd"});
   return models;
 }
 

@@ -15,7 +15,7 @@ namespace rt::testing {
 struct ModelCase {
   std::string name;  // of its folder under golden/
   std::filesystem::path folder;
-  bool trained = true;  // false: random weights, whose near-ties make tokens meaningless
+  bool has_reference = true;  // tests/oracle_model computes it in fp64
 };
 void PrintTo(const ModelCase& model, std::ostream* out);
 
