@@ -137,7 +137,8 @@ class EngineProperties : public ::testing::TestWithParam<Case> {
     setup.model = GetParam().model;
     setup.compute_dtype = GetParam().compute_dtype;
     setup.state_dtype = "float32";
-    setup.max_step_tokens = setup.prefill_chunk = 1024;
+    setup.max_step_tokens = setup.prefill_chunk =
+        Scaled(1024, 512);  // warm-up runs as many tokens several times
     return setup;
   }
   static ModelSetup Poisoned(ModelSetup setup) {
@@ -206,22 +207,24 @@ class EngineProperties : public ::testing::TestWithParam<Case> {
     return tokens;
   }
 
+  static constexpr int kPrompt = Scaled(60, 24);  // at most; sixteen fit into one step
+
   std::mt19937 random_{4711};
   std::vector<int32_t> text_;
 };
 
 TEST_P(EngineProperties, SixteenPromptsInAnyOrderOfArrivalAnswerAsEachAlone) {
-  const auto requests = DrawRequests(16, 60, Scaled(24, 8));
+  const auto requests = DrawRequests(16, kPrompt, Scaled(24, 8));
   const std::vector<Answer> alone = EngineRun(Uncut()).Alone(requests);
   EngineRun run(Poisoned(Uncut()));
-  for (const int gap_us : {0, 3000, 20000}) {
+  for (const int gap_us : Scaled(std::vector<int>{0, 3000, 20000}, std::vector<int>{3000})) {
     SCOPED_TRACE(gap_us);
     ExpectSameBits(run.Together(requests, &random_, gap_us), alone);
   }
 }
 
 TEST_P(EngineProperties, SmallStepBudgetsCutPromptsAndGiveTheSameAnswers) {
-  const auto requests = DrawRequests(16, 150, Scaled(24, 8));
+  const auto requests = DrawRequests(16, Scaled(150, 60), Scaled(24, 8));
   const std::vector<Answer> alone = EngineRun(Uncut()).Alone(requests);
   ModelSetup setup = Poisoned(Uncut());
   setup.max_step_tokens = 48;
@@ -233,7 +236,7 @@ TEST_P(EngineProperties, SmallStepBudgetsCutPromptsAndGiveTheSameAnswers) {
 }
 
 TEST_P(EngineProperties, SixteenIdenticalPromptsGiveOneAnswer) {
-  GenerationRequest request = DrawRequests(1, 60, Scaled(40, 10)).front();
+  GenerationRequest request = DrawRequests(1, kPrompt, Scaled(40, 10)).front();
   EngineRun run(Poisoned(Uncut()));
   for (const float temperature : {0.0f, 1.0f}) {
     SCOPED_TRACE(temperature);
@@ -283,7 +286,7 @@ TEST_P(EngineProperties, APoolForThreeSequencesServesTwentyByPreemption) {
 }
 
 TEST_P(EngineProperties, AbortsInAnyPhaseLeaveTheOthersAnswersAndAllMemory) {
-  const auto requests = DrawRequests(16, 60, Scaled(32, 10));
+  const auto requests = DrawRequests(16, kPrompt, Scaled(32, 10));
   const std::vector<Answer> alone = EngineRun(Uncut()).Alone(requests);
   ModelSetup setup = Poisoned(Uncut());
   setup.max_sequences = 6;  // some wait, some run
@@ -317,7 +320,7 @@ TEST_P(EngineProperties, AbortsInAnyPhaseLeaveTheOthersAnswersAndAllMemory) {
 }
 
 TEST_P(EngineProperties, PipeliningChangesNoBit) {
-  auto requests = DrawRequests(12, 60, Scaled(24, 8));
+  auto requests = DrawRequests(12, kPrompt, Scaled(24, 8));
   for (size_t i = 0; i < requests.size(); ++i) {
     if (i % 2 == 0) continue;
     requests[i].sampling.repetition_penalty = 1.3f;  // depends on the token still on the device
@@ -332,7 +335,7 @@ TEST_P(EngineProperties, PipeliningChangesNoBit) {
 }
 
 TEST_P(EngineProperties, SeededSamplingDependsOnNothingElseThatRuns) {
-  auto requests = DrawRequests(12, 60, Scaled(24, 8));
+  auto requests = DrawRequests(12, kPrompt, Scaled(24, 8));
   for (size_t i = 0; i < requests.size(); ++i) {
     requests[i].sampling.temperature = 1.0f;
     requests[i].sampling.seed = 1000 + i;
