@@ -70,6 +70,30 @@ Decomposition AttentionMixer(const OpInstance& op) {
   return d;
 }
 
+Decomposition MlaMixer(const OpInstance& op) {
+  const auto attrs = Bytes(op.attrs_as<rt_attrs_mla>());
+  return {{Act(op, op.inputs[1].back())},
+          {{RT_OP_LATENT_NORM, {In(1)}, {Weight(0)}, {Temp(0)}, {}, attrs}, {RT_OP_MLA_ATTENTION, {In(0), Temp(0)}, {Weight(1)}, {Out(0)}, {Cache(0)}, attrs}}};
+}
+
+Decomposition MoeBlock(const OpInstance& op) {
+  const auto& a = op.attrs_as<rt_attrs_moe>();
+  const auto attrs = Bytes(a);
+  const auto present = [&](uint32_t i) { return i < op.weights.size() && op.weights[i].present; };
+  const TensorInfo ids = {true, RT_DTYPE_I32, {RT_DIM_TOKENS, a.experts_per_token}}, weights = {true, RT_DTYPE_F32, ids.dims};
+  Decomposition d;
+  d.temps = {ids, weights};
+  d.pieces.push_back({RT_OP_MOE_ROUTER, {In(0)}, {Weight(0), present(4) ? Weight(4) : None()}, {Temp(0), Temp(1)}, {}, attrs});
+  PieceRef shared = None();
+  if (present(5)) {
+    d.temps.push_back(Act(op, op.outputs[0].back()));
+    shared = Temp(2);
+    d.pieces.push_back({RT_OP_GATED_MLP, {In(0)}, {Weight(5), Weight(6), Weight(7)}, {shared}, {}, NoAttrs()});
+  }
+  d.pieces.push_back({RT_OP_MOE_EXPERTS, {In(0), Temp(0), Temp(1), shared}, {Weight(1), Weight(2), Weight(3)}, {Out(0)}, {}, attrs});
+  return d;
+}
+
 }  // namespace
 
 Result<Decomposition> Decompose(const OpInstance& op) {
@@ -77,6 +101,8 @@ Result<Decomposition> Decompose(const OpInstance& op) {
   if (op.op == RT_OP_GATED_MLP) return GatedMlp(op);
   if (op.op == RT_OP_LINEAR_MIXER) return LinearMixer(op);
   if (op.op == RT_OP_ATTENTION_MIXER) return AttentionMixer(op);
+  if (op.op == RT_OP_MLA_MIXER) return MlaMixer(op);
+  if (op.op == RT_OP_MOE_BLOCK) return MoeBlock(op);
   return {Code::kUnsupported, std::string(op.op) + " is not a composite"};
 }
 

@@ -2,8 +2,8 @@
 
 #include <rt/plugin/op_defs.h>
 
+#include <algorithm>
 #include <cmath>
-#include <iterator>
 
 namespace rt::ops {
 namespace {
@@ -138,6 +138,9 @@ Status CheckMixerAttrs(const OpInstance& op) {
       .That(a.num_k_heads > 0 && a.num_v_heads > 0 && a.head_k_dim > 0 && a.head_v_dim > 0, "head counts and widths: expected > 0")
       .That(a.num_k_heads == 0 || a.num_v_heads % a.num_k_heads == 0, "num_v_heads: expected a multiple of num_k_heads = " + std::to_string(a.num_k_heads) + ", got " + std::to_string(a.num_v_heads))
       .That(a.conv_width >= 2, "conv_width: expected >= 2, got " + std::to_string(a.conv_width))
+      .That(a.gate_width == 1 || a.gate_width == a.head_k_dim, "gate_width: expected 1 or head_k_dim = " + std::to_string(a.head_k_dim) + ", got " + std::to_string(a.gate_width))
+      .That(a.gate_form != RT_GATE_BOUNDED_SIGMOID || a.gate_bound < 0, "gate_bound: expected < 0 for a bounded gate, got " + std::to_string(a.gate_bound))
+      .That(a.gate_form == RT_GATE_BOUNDED_SIGMOID || a.gate_bound == 0, "gate_bound: expected 0 for an unbounded gate, got " + std::to_string(a.gate_bound))
       .status();
 }
 
@@ -182,6 +185,7 @@ void PutGates(const OpInstance& op, Columns* out) {
   const auto& a = op.attrs_as<rt_attrs_mixer>();
   Put(out, RT_COL_GATE_FORM, a.gate_form);
   Put(out, RT_COL_GATE_WIDTH, a.gate_width);
+  Put(out, RT_COL_GATE_BOUND_MILLI, std::lround(1000 * a.gate_bound));
   Put(out, RT_COL_BETA_SCALE_MILLI, std::lround(1000 * a.beta_scale));
 }
 void PutActs(const OpInstance& op, Columns* out) {
@@ -330,6 +334,171 @@ void ColumnsPagedAttention(const OpInstance& op, Columns* out) {
   PutAttentionHeads(op, out);
 }
 
+// ---- latent attention ----
+
+int64_t MlaQWidth(const rt_attrs_mla& a) { return 1LL * a.num_heads * (a.qk_nope_dim + a.qk_shared_dim); }
+int64_t MlaRowWidth(const rt_attrs_mla& a) { return 1LL * a.latent_dim + a.qk_shared_dim; }
+int64_t MlaOutWidth(const rt_attrs_mla& a) { return 1LL * a.num_heads * a.v_dim; }
+int64_t MlaExpandRows(const rt_attrs_mla& a) { return 1LL * a.num_heads * (a.qk_nope_dim + a.v_dim); }
+
+Status CheckMlaAttrs(const OpInstance& op) {
+  const auto& a = op.attrs_as<rt_attrs_mla>();
+  return Checker(op).That(a.num_heads > 0 && a.latent_dim > 0 && a.qk_nope_dim > 0 && a.v_dim > 0, "num_heads, latent_dim, qk_nope_dim and v_dim: expected > 0").status();
+}
+void PutLatent(const OpInstance& op, Columns* out) {
+  for (const CacheInfo& cache : op.caches) {
+    Put(out, RT_COL_KV_DTYPE, cache.dtype);
+    Put(out, RT_COL_KV_LAYOUT, cache.layout);
+    Put(out, RT_COL_KV_BLOCK_SIZE, cache.block_size);
+  }
+}
+void PutMlaHeads(const OpInstance& op, Columns* out) {
+  const auto& a = op.attrs_as<rt_attrs_mla>();
+  Put(out, RT_COL_WEIGHT_DTYPE, op.weights.back().dtype);
+  Put(out, RT_COL_NUM_Q_HEADS, a.num_heads);
+  Put(out, RT_COL_QK_NOPE_DIM, a.qk_nope_dim);
+  Put(out, RT_COL_V_DIM, a.v_dim);
+}
+void PutMlaRow(const OpInstance& op, Columns* out) {
+  const auto& a = op.attrs_as<rt_attrs_mla>();
+  Put(out, RT_COL_LATENT_DIM, a.latent_dim);
+  Put(out, RT_COL_QK_SHARED_DIM, a.qk_shared_dim);
+}
+
+Status CheckMlaMixer(const OpInstance& op) {
+  RT_RETURN_IF_ERROR(CheckMlaAttrs(op));
+  const auto& a = op.attrs_as<rt_attrs_mla>();
+  return Checker(op)
+      .Shape("q", op.inputs[0], {RT_DIM_TOKENS, MlaQWidth(a)})
+      .Shape("kv_a", op.inputs[1], {RT_DIM_TOKENS, MlaRowWidth(a)})
+      .Shape("kv_norm", op.weights[0], {a.latent_dim})
+      .Shape("kv_b", op.weights[1], {MlaExpandRows(a), a.latent_dim})
+      .Shape("y", op.outputs[0], {RT_DIM_TOKENS, MlaOutWidth(a)})
+      .status();
+}
+Status CheckLatentNorm(const OpInstance& op) {
+  RT_RETURN_IF_ERROR(CheckMlaAttrs(op));
+  const auto& a = op.attrs_as<rt_attrs_mla>();
+  const std::vector<int64_t> row = {RT_DIM_TOKENS, MlaRowWidth(a)};
+  return Checker(op).Shape("kv_a", op.inputs[0], row).Shape("kv_norm", op.weights[0], {a.latent_dim}).Shape("c", op.outputs[0], row).status();
+}
+Status CheckMlaAttention(const OpInstance& op) {
+  RT_RETURN_IF_ERROR(CheckMlaAttrs(op));
+  const auto& a = op.attrs_as<rt_attrs_mla>();
+  return Checker(op)
+      .Shape("q", op.inputs[0], {RT_DIM_TOKENS, MlaQWidth(a)})
+      .Shape("c", op.inputs[1], {RT_DIM_TOKENS, MlaRowWidth(a)})
+      .Shape("kv_b", op.weights[0], {MlaExpandRows(a), a.latent_dim})
+      .Shape("y", op.outputs[0], {RT_DIM_TOKENS, MlaOutWidth(a)})
+      .status();
+}
+void ColumnsMla(const OpInstance& op, Columns* out) {
+  PutActs(op, out);
+  PutLatent(op, out);
+  PutMlaHeads(op, out);
+  PutMlaRow(op, out);
+}
+void ColumnsLatentNorm(const OpInstance& op, Columns* out) {
+  PutActs(op, out);
+  PutMlaRow(op, out);
+}
+
+// ---- mixtures of experts ----
+
+Status CheckMoeAttrs(const OpInstance& op) {
+  const auto& a = op.attrs_as<rt_attrs_moe>();
+  const auto text = [](uint32_t n) { return std::to_string(n); };
+  const uint32_t groups = std::max(1u, a.num_groups);
+  return Checker(op)
+      .That(a.num_experts > 0 && a.experts_per_token > 0 && a.experts_per_token <= a.num_experts, "experts_per_token: expected 1.." + text(a.num_experts) + ", got " + text(a.experts_per_token))
+      .That(a.num_groups > 0 && a.num_experts % groups == 0, "num_groups: expected a divisor of " + text(a.num_experts) + " experts, got " + text(a.num_groups))
+      .That(a.topk_groups > 0 && a.topk_groups <= groups, "topk_groups: expected 1.." + text(groups) + ", got " + text(a.topk_groups))
+      .That(a.topk_groups * (a.num_experts / groups) >= a.experts_per_token, "topk_groups: " + text(a.topk_groups) + " groups of " + text(a.num_experts / groups) + " experts hold fewer than " + text(a.experts_per_token))
+      .That(a.router_score == RT_ROUTER_SIGMOID || a.router_score == RT_ROUTER_SOFTMAX, "router_score: unknown value " + text(a.router_score))
+      .status();
+}
+// Whether weights [gate, up, down] starting at `first` fit E experts of one inner width.
+Status CheckExperts(const OpInstance& op, size_t first) {
+  const auto& a = op.attrs_as<rt_attrs_moe>();
+  const int64_t experts = a.num_experts, hidden = op.inputs[0].back(), rows = op.weights[first].dims.empty() ? 0 : op.weights[first].dims[0];
+  return Checker(op)
+      .That(rows > 0 && rows % experts == 0, "gate: expected a multiple of " + std::to_string(experts) + " rows, got " + DimsText(op.weights[first].dims))
+      .Shape("gate", op.weights[first], {rows, hidden})
+      .Shape("up", op.weights[first + 1], {rows, hidden})
+      .Shape("down", op.weights[first + 2], {experts * op.outputs[0].back(), rows / std::max<int64_t>(1, experts)})
+      .status();
+}
+const TensorInfo* Optional(const std::vector<TensorInfo>& list, size_t i) { return i < list.size() && list[i].present ? &list[i] : nullptr; }
+
+Status CheckMoeBlock(const OpInstance& op) {
+  RT_RETURN_IF_ERROR(CheckMoeAttrs(op));
+  RT_RETURN_IF_ERROR(CheckExperts(op, 1));
+  const auto& a = op.attrs_as<rt_attrs_moe>();
+  const int64_t hidden = op.inputs[0].back();
+  Checker check(op);
+  check.Shape("router", op.weights[0], {a.num_experts, hidden}).Shape("y", op.outputs[0], {RT_DIM_TOKENS, hidden});
+  if (const TensorInfo* bias = Optional(op.weights, 4)) check.Shape("bias", *bias, {a.num_experts});
+  const TensorInfo *gate = Optional(op.weights, 5), *up = Optional(op.weights, 6), *down = Optional(op.weights, 7);
+  check.That((gate != nullptr) == (up != nullptr) && (gate != nullptr) == (down != nullptr), "shared_gate, shared_up and shared_down: expected all or none");
+  if (gate != nullptr && up != nullptr && down != nullptr) {
+    const int64_t inner = gate->dims.empty() ? 0 : gate->dims[0];
+    check.Shape("shared_gate", *gate, {inner, hidden}).Shape("shared_up", *up, {inner, hidden}).Shape("shared_down", *down, {hidden, inner});
+  }
+  return check.status();
+}
+Status CheckMoeRouter(const OpInstance& op) {
+  RT_RETURN_IF_ERROR(CheckMoeAttrs(op));
+  const auto& a = op.attrs_as<rt_attrs_moe>();
+  const std::vector<int64_t> chosen = {RT_DIM_TOKENS, a.experts_per_token};
+  Checker check(op);
+  check.Shape("router", op.weights[0], {a.num_experts, op.inputs[0].back()}).Shape("ids", op.outputs[0], chosen).Shape("w", op.outputs[1], chosen);
+  if (const TensorInfo* bias = Optional(op.weights, 1)) check.Shape("bias", *bias, {a.num_experts});
+  return check.status();
+}
+Status CheckMoeExperts(const OpInstance& op) {
+  RT_RETURN_IF_ERROR(CheckMoeAttrs(op));
+  RT_RETURN_IF_ERROR(CheckExperts(op, 0));
+  const auto& a = op.attrs_as<rt_attrs_moe>();
+  const std::vector<int64_t> chosen = {RT_DIM_TOKENS, a.experts_per_token}, rows = {RT_DIM_TOKENS, op.inputs[0].back()};
+  Checker check(op);
+  check.Shape("ids", op.inputs[1], chosen).Shape("w", op.inputs[2], chosen).Shape("y", op.outputs[0], rows);
+  if (const TensorInfo* shared = Optional(op.inputs, 3)) check.Shape("shared", *shared, rows);
+  return check.status();
+}
+void PutRouting(const OpInstance& op, Columns* out) {
+  const auto& a = op.attrs_as<rt_attrs_moe>();
+  Put(out, RT_COL_NUM_EXPERTS, a.num_experts);
+  Put(out, RT_COL_EXPERTS_PER_TOKEN, a.experts_per_token);
+}
+void PutRouter(const OpInstance& op, Columns* out) {
+  const auto& a = op.attrs_as<rt_attrs_moe>();
+  PutRouting(op, out);
+  Put(out, RT_COL_NUM_EXPERT_GROUPS, a.num_groups);
+  Put(out, RT_COL_ROUTER_SCORE, a.router_score);
+  Put(out, RT_COL_IN_FEATURES, op.inputs[0].back());
+}
+// `gate` is the experts' first weight.
+void PutExperts(const OpInstance& op, size_t gate, Columns* out) {
+  const auto& a = op.attrs_as<rt_attrs_moe>();
+  Put(out, RT_COL_WEIGHT_DTYPE, op.weights[gate].dtype);
+  Put(out, RT_COL_WIDTH, op.weights[gate].dims[0] / a.num_experts);
+}
+void ColumnsMoeBlock(const OpInstance& op, Columns* out) {
+  PutActs(op, out);
+  PutRouter(op, out);
+  PutExperts(op, 1, out);
+}
+void ColumnsMoeRouter(const OpInstance& op, Columns* out) {
+  Put(out, RT_COL_IN_DTYPE, op.inputs[0].dtype);
+  PutRouter(op, out);
+}
+void ColumnsMoeExperts(const OpInstance& op, Columns* out) {
+  PutActs(op, out);
+  PutRouting(op, out);
+  PutExperts(op, 0, out);
+  Put(out, RT_COL_IN_FEATURES, op.inputs[0].back());
+}
+
 Status CheckSample(const OpInstance& op) {
   return Checker(op).That(op.inputs[0].dims.size() == 2, "logits: expected [R, V], got " + DimsText(op.inputs[0].dims)).status();
 }
@@ -359,6 +528,12 @@ constexpr OpDef kTable[] = {
     {RT_OP_QK_NORM_ROPE, 1, kAttention, true, false, sizeof(rt_attrs_attention), 2, 2, 3, 0, 2, 0, 2, -1, CheckQkNormRope, ColumnsQkNormRope},
     {RT_OP_PAGED_ATTENTION, 1, kAttention, true, false, sizeof(rt_attrs_attention), 3, 0, 1, 2, 3, 0, 1, -1, CheckPagedAttention, ColumnsPagedAttention},
     {RT_OP_SIGMOID_GATE, 1, kAttention, true, false, sizeof(rt_attrs_none), 2, 0, 1, 0, 2, 0, 1, -1, CheckElementwise, ColumnsElementwise},
+    {RT_OP_MLA_MIXER, 1, kAttention, true, true, sizeof(rt_attrs_mla), 2, 2, 1, 1, 2, 2, 1, -1, CheckMlaMixer, ColumnsMla},
+    {RT_OP_LATENT_NORM, 1, kAttention, true, false, sizeof(rt_attrs_mla), 1, 1, 1, 0, 1, 1, 1, -1, CheckLatentNorm, ColumnsLatentNorm},
+    {RT_OP_MLA_ATTENTION, 1, kAttention, true, false, sizeof(rt_attrs_mla), 2, 1, 1, 1, 2, 1, 1, -1, CheckMlaAttention, ColumnsMla},
+    {RT_OP_MOE_BLOCK, 1, kOps, false, true, sizeof(rt_attrs_moe), 1, 8, 1, 0, 1, 4, 1, -1, CheckMoeBlock, ColumnsMoeBlock},
+    {RT_OP_MOE_ROUTER, 1, kOps, false, false, sizeof(rt_attrs_moe), 1, 2, 2, 0, 1, 1, 2, -1, CheckMoeRouter, ColumnsMoeRouter},
+    {RT_OP_MOE_EXPERTS, 1, kOps, false, false, sizeof(rt_attrs_moe), 4, 3, 1, 0, 3, 3, 1, -1, CheckMoeExperts, ColumnsMoeExperts},
     {RT_OP_SAMPLE, 1, kOps, false, false, sizeof(rt_attrs_sample), RT_SAMPLE_NUM_INPUTS, 0, RT_SAMPLE_NUM_OUTPUTS, 0, RT_SAMPLE_NUM_INPUTS, 0, RT_SAMPLE_NUM_OUTPUTS, -1, CheckSample, ColumnsSample},
 };
 
@@ -478,6 +653,7 @@ std::string ColumnValueText(uint32_t column, int64_t value) {
     case RT_COL_KV_LAYOUT: return value == RT_KV_LAYOUT_HND ? "HND" : value == RT_KV_LAYOUT_NHD ? "NHD" : "?";
     case RT_COL_GATE_FORM: return value == RT_GATE_SOFTPLUS_DECAY ? "softplus_decay" : value == RT_GATE_BOUNDED_SIGMOID ? "bounded_sigmoid" : "?";
     case RT_COL_OUTPUT_GATE: return value == RT_ACT_NONE ? "none" : value == RT_ACT_SILU ? "silu" : value == RT_ACT_SIGMOID ? "sigmoid" : "?";
+    case RT_COL_ROUTER_SCORE: return value == RT_ROUTER_SIGMOID ? "sigmoid" : value == RT_ROUTER_SOFTMAX ? "softmax" : "?";
     case RT_COL_QK_NORM: return value == RT_QK_NORM_NONE ? "none" : value == RT_QK_NORM_PER_HEAD ? "per_head" : value == RT_QK_NORM_WHOLE ? "whole" : "?";
     default: return std::to_string(value);
   }

@@ -17,6 +17,8 @@ constexpr rt_attrs_mixer kMixer = {sizeof(rt_attrs_mixer), 2, 4, 8, 6, 4, RT_GAT
 constexpr rt_attrs_attention kAttention = {sizeof(rt_attrs_attention), 4, 2, 8, 4, RT_QK_NORM_PER_HEAD, RT_ACT_SIGMOID, 1e-6f, 1, 0.35f, 1e4};
 constexpr rt_attrs_norm kNorm = {sizeof(rt_attrs_norm), 1e-6f, 1, 0};
 constexpr rt_attrs_none kNone = {sizeof(rt_attrs_none), 0};
+constexpr rt_attrs_mla kMla = {sizeof(rt_attrs_mla), 4, 12, 8, 6, 10, 1e-6f, 0.25f};
+constexpr rt_attrs_moe kMoe = {sizeof(rt_attrs_moe), 6, 2, 3, 2, RT_ROUTER_SIGMOID, 1, 2.5f};
 
 OpInstance Mixer() {
   const int64_t T = RT_DIM_TOKENS;
@@ -64,6 +66,29 @@ OpInstance AddNorm() {
   return op;
 }
 
+OpInstance Mla() {
+  const int64_t T = RT_DIM_TOKENS;
+  OpInstance op;
+  op.op = RT_OP_MLA_MIXER;
+  op.inputs = {Bf16({T, 4 * 14}), Bf16({T, 18})};
+  op.weights = {F32({12}), Bf16({4 * 18, 12})};
+  op.outputs = {Bf16({T, 40})};
+  op.caches = {{RT_CACHE_LATENT, RT_DTYPE_BF16, RT_KV_LAYOUT_HND, 16, {18}}};
+  op.attrs = &kMla;
+  return op;
+}
+
+OpInstance Moe() {
+  const int64_t T = RT_DIM_TOKENS;
+  OpInstance op;
+  op.op = RT_OP_MOE_BLOCK;
+  op.inputs = {Bf16({T, 10})};
+  op.weights = {F32({6, 10}), Bf16({6 * 8, 10}), Bf16({6 * 8, 10}), Bf16({6 * 10, 8}), F32({6}), Bf16({5, 10}), Bf16({5, 10}), Bf16({10, 5})};
+  op.outputs = {Bf16({T, 10})};
+  op.attrs = &kMoe;
+  return op;
+}
+
 int64_t Column(const OpInstance& op, uint32_t column) {
   for (const auto& c : ProblemColumns(*FindOp(op.op, 1), op)) {
     if (c.column == column) return c.value;
@@ -72,7 +97,7 @@ int64_t Column(const OpInstance& op, uint32_t column) {
 }
 
 TEST(OpTable, CompositesOfTheContractPassTheirOwnChecks) {
-  for (const OpInstance& op : {Mixer(), Attention(), Mlp(), AddNorm()}) {
+  for (const OpInstance& op : {Mixer(), Attention(), Mlp(), AddNorm(), Mla(), Moe()}) {
     const Status status = CheckInstance(*FindOp(op.op, 1), op);
     EXPECT_TRUE(status.ok()) << status.ToString();
   }
@@ -90,6 +115,45 @@ TEST(OpTable, HeadCountsThatDoNotDivideAreRefused) {
   OpInstance op = Mixer();
   op.attrs = &attrs;
   EXPECT_EQ(CheckInstance(*FindOp(op.op, 1), op).message(), "linear_mixer: num_v_heads: expected a multiple of num_k_heads = 2, got 3");
+}
+
+TEST(OpTable, AGateOfAnotherWidthThanTheKeysIsRefused) {
+  rt_attrs_mixer attrs = kMixer;
+  attrs.gate_width = 4;
+  OpInstance op = Mixer();
+  op.attrs = &attrs;
+  EXPECT_EQ(CheckInstance(*FindOp(op.op, 1), op).message(), "linear_mixer: gate_width: expected 1 or head_k_dim = 8, got 4");
+  attrs.gate_width = 1;
+  attrs.gate_bound = -5;
+  EXPECT_EQ(CheckInstance(*FindOp(op.op, 1), op).message(), "linear_mixer: gate_bound: expected 0 for an unbounded gate, got -5.000000");
+  attrs.gate_form = RT_GATE_BOUNDED_SIGMOID;
+  EXPECT_TRUE(CheckInstance(*FindOp(op.op, 1), op).ok());
+  EXPECT_EQ(Column(op, RT_COL_GATE_BOUND_MILLI), -5000);
+}
+
+TEST(OpTable, RoutersThatCannotChooseEnoughExpertsAreRefused) {
+  rt_attrs_moe attrs = kMoe;
+  OpInstance op = Moe();
+  op.attrs = &attrs;
+  attrs.topk_groups = 1;
+  attrs.experts_per_token = 3;
+  EXPECT_EQ(CheckInstance(*FindOp(op.op, 1), op).message(), "moe_block: topk_groups: 1 groups of 2 experts hold fewer than 3");
+  attrs = kMoe;
+  attrs.num_groups = 4;
+  EXPECT_EQ(CheckInstance(*FindOp(op.op, 1), op).message(), "moe_block: num_groups: expected a divisor of 6 experts, got 4");
+  attrs = kMoe;
+  op.weights[6] = {};
+  EXPECT_EQ(CheckInstance(*FindOp(op.op, 1), op).message(), "moe_block: shared_gate, shared_up and shared_down: expected all or none");
+}
+
+TEST(OpTable, OptionalPartsOfAMixtureMayBeAbsent) {
+  OpInstance op = Moe();
+  op.weights.resize(4);
+  EXPECT_TRUE(CheckInstance(*FindOp(op.op, 1), op).ok());
+  const auto d = Decompose(op);
+  ASSERT_TRUE(d.ok());
+  ASSERT_EQ(d->pieces.size(), 2u);
+  EXPECT_EQ(d->pieces[1].inputs[3].kind, PieceRef::Kind::kAbsent);
 }
 
 TEST(OpTable, AttributesOfTheWrongSizeAreRefused) {
@@ -129,7 +193,7 @@ OpInstance Resolve(const OpInstance& composite, const Decomposition& d, const Pi
 }
 
 TEST(Decomposition, EveryPieceIsAValidOpAndEveryTensorOfTheCompositeIsUsed) {
-  for (const OpInstance& op : {Mixer(), Attention(), Mlp(), AddNorm()}) {
+  for (const OpInstance& op : {Mixer(), Attention(), Mlp(), AddNorm(), Mla(), Moe()}) {
     const auto d = Decompose(op);
     ASSERT_TRUE(d.ok()) << op.op;
     std::map<PieceRef::Kind, std::set<uint32_t>> used;
@@ -137,7 +201,12 @@ TEST(Decomposition, EveryPieceIsAValidOpAndEveryTensorOfTheCompositeIsUsed) {
     for (const Piece& piece : d->pieces) {
       const OpDef* def = FindOp(piece.op, 1);
       ASSERT_NE(def, nullptr) << piece.op;
-      EXPECT_FALSE(def->composite) << piece.op;
+      // A piece may be a composite of plain ops (the shared expert), never deeper.
+      if (def->composite) {
+        const auto inner = Decompose(Resolve(op, *d, piece));
+        ASSERT_TRUE(inner.ok()) << piece.op;
+        for (const Piece& part : inner->pieces) EXPECT_FALSE(FindOp(part.op, 1)->composite) << part.op;
+      }
       const Status status = CheckInstance(*def, Resolve(op, *d, piece));
       EXPECT_TRUE(status.ok()) << op.op << ": " << status.ToString();
       for (const auto* list : {&piece.inputs, &piece.weights, &piece.outputs, &piece.caches}) {

@@ -2,8 +2,10 @@
 
 #include "plugin_sdk/oracle/attention.h"
 #include "plugin_sdk/oracle/dense.h"
+#include "plugin_sdk/oracle/latent_attention.h"
 #include "plugin_sdk/oracle/layout.h"
 #include "plugin_sdk/oracle/linear_attention.h"
+#include "plugin_sdk/oracle/moe.h"
 
 #include <rt/plugin/op_defs.h>
 
@@ -308,12 +310,12 @@ Result<PagedShape> PagesOf(const OpInstance& op, const AttentionShape& heads, co
 }
 
 // Whether the table of sequence b names a block for every token up to `end`.
-Status CheckBlocks(const PagedShape& pages, const StepMeta& meta, int64_t b, int64_t end) {
+Status CheckBlocks(int64_t num_blocks, int64_t block_size, const StepMeta& meta, int64_t b, int64_t end) {
   const std::vector<int32_t>& table = meta.block_tables[b];
-  for (int64_t i = 0; i * pages.block_size < end; ++i) {
-    if (i < static_cast<int64_t>(table.size()) && table[i] >= 0 && table[i] < pages.num_blocks) continue;
-    return {Code::kInvalidArgument, "sequence " + std::to_string(b) + ": no block for tokens from " +
-                                        std::to_string(i * pages.block_size)};
+  for (int64_t i = 0; i * block_size < end; ++i) {
+    if (i < static_cast<int64_t>(table.size()) && table[i] >= 0 && table[i] < num_blocks) continue;
+    return {Code::kInvalidArgument,
+            "sequence " + std::to_string(b) + ": no block for tokens from " + std::to_string(i * block_size)};
   }
   return Status::Ok();
 }
@@ -321,12 +323,12 @@ Status CheckBlocks(const PagedShape& pages, const StepMeta& meta, int64_t b, int
 // Runs body(sequence, first token, number of tokens, block table, context length) for each sequence that has
 // tokens.
 template <typename Body>
-Status ForEachPaged(const PagedShape& pages, const StepMeta& meta, Body body) {
+Status ForEachPaged(int64_t num_blocks, int64_t block_size, const StepMeta& meta, Body body) {
   for (int64_t b = 0; b < meta.num_sequences(); ++b) {
     const int64_t first = meta.cu_seqlens[b], count = meta.cu_seqlens[b + 1] - first,
                   context = meta.context_lens[b];
     if (count == 0) continue;
-    RT_RETURN_IF_ERROR(CheckBlocks(pages, meta, b, context + count));
+    RT_RETURN_IF_ERROR(CheckBlocks(num_blocks, block_size, meta, b, context + count));
     body(first, count, meta.block_tables[b], context);
   }
   return Status::Ok();
@@ -339,7 +341,7 @@ Status EvalPagedAttention(const OpInstance& op, const StepMeta& meta, OpTensors&
                 kv_width = p.heads.num_kv_heads * p.heads.head_dim;
   t.outputs[0].assign(meta.num_tokens() * q_width, 0.0);
   return ForEachPaged(
-      pages, meta, [&](int64_t first, int64_t count, const std::vector<int32_t>& table, int64_t context) {
+      pages.num_blocks, pages.block_size, meta, [&](int64_t first, int64_t count, const std::vector<int32_t>& table, int64_t context) {
         WritePagedKeyValue(pages, table, context, RowsOf(t.inputs[1], kv_width, first, count),
                            RowsOf(t.inputs[2], kv_width, first, count), t.caches[0], t.caches[1]);
         const View q = RowsOf(t.inputs[0], q_width, first, count);
@@ -371,7 +373,7 @@ Status EvalAttentionMixer(const OpInstance& op, const StepMeta& meta, OpTensors&
   const int64_t in_width = p.has_output_gate ? 2 * q_width : q_width;
   t.outputs[0].assign(meta.num_tokens() * q_width, 0.0);
   return ForEachPaged(
-      pages, meta, [&](int64_t first, int64_t count, const std::vector<int32_t>& table, int64_t context) {
+      pages.num_blocks, pages.block_size, meta, [&](int64_t first, int64_t count, const std::vector<int32_t>& table, int64_t context) {
         KeyValueCache cache{GatherPages(pages, table, context, t.caches[0]),
                             GatherPages(pages, table, context, t.caches[1])};
         const auto positions = std::span(meta.positions).subspan(first, count);
@@ -383,6 +385,106 @@ Status EvalAttentionMixer(const OpInstance& op, const StepMeta& meta, OpTensors&
         WritePagedKeyValue(pages, table, context, RowsOf(cache.k, kv_width, context, count),
                            RowsOf(cache.v, kv_width, context, count), t.caches[0], t.caches[1]);
       });
+}
+
+// ---- latent attention ----
+
+LatentShape LatentOf(const OpInstance& op) {
+  const auto& a = op.attrs_as<rt_attrs_mla>();
+  return {a.num_heads, a.latent_dim, a.qk_nope_dim, a.qk_shared_dim, a.v_dim, a.scale};
+}
+
+Status EvalLatentNorm(const OpInstance& op, const StepMeta&, OpTensors& t) {
+  t.outputs[0] = LatentNorm(LatentOf(op), op.attrs_as<rt_attrs_mla>().norm_eps, t.inputs[0], t.weights[0]);
+  return Status::Ok();
+}
+
+// `rows` [T, L+De] are normalised. The cache [num_blocks, block_size, L+De] has one row a token, so every key/value layout is the same.
+Status LatentAttention(const OpInstance& op, const StepMeta& meta, const Values& rows, View kv_b, OpTensors& t) {
+  const LatentShape s = LatentOf(op);
+  const int64_t block_size = op.caches[0].block_size, num_blocks = Size(t.caches[0]) / (block_size * s.row());
+  t.outputs[0].assign(meta.num_tokens() * s.out_width(), 0.0);
+  return ForEachPaged(num_blocks, block_size, meta,
+                      [&](int64_t first, int64_t count, const std::vector<int32_t>& table, int64_t context) {
+                        const auto place = [&](int64_t token) {
+                          return (table[token / block_size] * block_size + token % block_size) * s.row();
+                        };
+                        for (int64_t i = 0; i < count; ++i) {
+                          const View row = RowsOf(rows, s.row(), first + i, 1);
+                          std::copy(row.begin(), row.end(), t.caches[0].begin() + place(context + i));
+                        }
+                        Values known;
+                        for (int64_t token = 0; token < context + count; ++token) {
+                          const auto row = t.caches[0].begin() + place(token);
+                          known.insert(known.end(), row, row + s.row());
+                        }
+                        PutRows(ExpandedLatentAttention(s, RowsOf(t.inputs[0], s.q_width(), first, count), known, kv_b),
+                                s.out_width(), first, t.outputs[0]);
+                      });
+}
+
+Status EvalMlaAttention(const OpInstance& op, const StepMeta& meta, OpTensors& t) {
+  return LatentAttention(op, meta, t.inputs[1], t.weights[0], t);
+}
+
+Status EvalMlaMixer(const OpInstance& op, const StepMeta& meta, OpTensors& t) {
+  const Values rows = LatentNorm(LatentOf(op), op.attrs_as<rt_attrs_mla>().norm_eps, t.inputs[1], t.weights[0]);
+  return LatentAttention(op, meta, rows, t.weights[1], t);
+}
+
+// ---- mixtures of experts ----
+
+const Values& OptionalWeight(const OpTensors& t, std::size_t i) {
+  static const Values absent;
+  return i < t.weights.size() ? t.weights[i] : absent;
+}
+
+Routing RouteTokens(const OpInstance& op, View x, View router, View bias) {
+  const auto& a = op.attrs_as<rt_attrs_moe>();
+  RouterParams p;
+  p.num_experts = a.num_experts;
+  p.experts_per_token = a.experts_per_token;
+  p.num_groups = a.num_groups;
+  p.topk_groups = a.topk_groups;
+  p.score = a.router_score == RT_ROUTER_SOFTMAX ? RouterScore::kSoftmax : RouterScore::kSigmoid;
+  p.renormalize = a.renormalize != 0;
+  p.routed_scale = a.routed_scale;
+  return Route(p, op.inputs[0].back(), x, router, bias);
+}
+
+// `gate` is the index of the experts' first weight.
+Values ExpertSum(const OpInstance& op, const OpTensors& t, std::size_t gate, View ids, View weights) {
+  const auto& a = op.attrs_as<rt_attrs_moe>();
+  const int64_t hidden = op.inputs[0].back();
+  const ExpertsShape shape{a.num_experts, a.experts_per_token, hidden, op.weights[gate].dims[0] / a.num_experts};
+  return Experts(shape, t.inputs[0], ids, weights, t.weights[gate], t.weights[gate + 1], t.weights[gate + 2]);
+}
+
+Status EvalMoeRouter(const OpInstance& op, const StepMeta&, OpTensors& t) {
+  const Routing routing = RouteTokens(op, t.inputs[0], t.weights[0], OptionalWeight(t, 1));
+  t.outputs[0].assign(routing.ids.begin(), routing.ids.end());
+  t.outputs[1] = routing.weights;
+  return Status::Ok();
+}
+
+Status EvalMoeExperts(const OpInstance& op, const StepMeta&, OpTensors& t) {
+  const auto& a = op.attrs_as<rt_attrs_moe>();
+  for (const double id : t.inputs[1]) {
+    if (id < 0 || id >= a.num_experts) return {Code::kInvalidArgument, "expert " + std::to_string(static_cast<int64_t>(id)) + " of " + std::to_string(a.num_experts)};
+  }
+  t.outputs[0] = ExpertSum(op, t, 0, t.inputs[1], t.inputs[2]);
+  if (t.inputs.size() > 3 && !t.inputs[3].empty()) t.outputs[0] = Add(t.outputs[0], t.inputs[3]);
+  return Status::Ok();
+}
+
+Status EvalMoeBlock(const OpInstance& op, const StepMeta&, OpTensors& t) {
+  const Routing routing = RouteTokens(op, t.inputs[0], t.weights[0], OptionalWeight(t, 4));
+  t.outputs[0] = ExpertSum(op, t, 1, Values(routing.ids.begin(), routing.ids.end()), routing.weights);
+  if (OptionalWeight(t, 5).empty()) return Status::Ok();
+  const int64_t hidden = op.inputs[0].back();
+  const MlpShape shared{Size(t.inputs[0]) / hidden, hidden, op.weights[5].dims[0]};
+  t.outputs[0] = Add(t.outputs[0], GatedMlp(shared, t.inputs[0], t.weights[5], t.weights[6], t.weights[7]));
+  return Status::Ok();
 }
 
 struct Reference {
@@ -408,6 +510,12 @@ constexpr Reference kReferences[] = {
     {RT_OP_QK_NORM_ROPE, EvalQkNormRope},
     {RT_OP_PAGED_ATTENTION, EvalPagedAttention},
     {RT_OP_SIGMOID_GATE, EvalSigmoidGate},
+    {RT_OP_MLA_MIXER, EvalMlaMixer},
+    {RT_OP_LATENT_NORM, EvalLatentNorm},
+    {RT_OP_MLA_ATTENTION, EvalMlaAttention},
+    {RT_OP_MOE_BLOCK, EvalMoeBlock},
+    {RT_OP_MOE_ROUTER, EvalMoeRouter},
+    {RT_OP_MOE_EXPERTS, EvalMoeExperts},
 };
 
 using Kind = ops::PieceRef::Kind;

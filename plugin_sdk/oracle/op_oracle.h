@@ -27,7 +27,7 @@ struct StepMeta {
 
 // Tensors in the order of op_defs.h; integers as doubles. An absent optional tensor is empty. A cache holds
 // all its units: [num_slots, W-1, C] convolution windows, [num_slots, state in the instance's layout],
-// [num_blocks, Nkv, block_size, d] keys or values.
+// [num_blocks, Nkv, block_size, d] keys or values, [num_blocks, block_size, L+De] latent rows.
 struct OpTensors {
   std::vector<Values> inputs, weights, outputs, caches;
 };

@@ -280,7 +280,7 @@ class LinearAttention : public plugin::BackendProvider {
       return a;
     };
     const std::vector<plugin::Constraint> heads = {Range(RT_COL_HEAD_K_DIM, 1, 512), Range(RT_COL_HEAD_V_DIM, 1, 512), Any(RT_COL_NUM_K_HEADS), Any(RT_COL_NUM_V_HEADS), Any(RT_COL_HEAD_RATIO),
-                                                   OneOf(RT_COL_GATE_FORM, {RT_GATE_SOFTPLUS_DECAY}), OneOf(RT_COL_GATE_WIDTH, {1}), Range(RT_COL_BETA_SCALE_MILLI, 1, 2000)};
+                                                   OneOf(RT_COL_GATE_FORM, {RT_GATE_SOFTPLUS_DECAY}), OneOf(RT_COL_GATE_WIDTH, {1}), OneOf(RT_COL_GATE_BOUND_MILLI, {0}), Range(RT_COL_BETA_SCALE_MILLI, 1, 2000)};
     const std::vector<plugin::Constraint> conv = {OneOf(RT_COL_CONV_DTYPE, ActDTypes()), Range(RT_COL_CONV_WIDTH, kernels::kMinConvWidth, kernels::kMaxConvWidth)};
     const std::vector<plugin::Constraint> gate = {OneOf(RT_COL_OUTPUT_GATE, {RT_ACT_SILU, RT_ACT_SIGMOID})};
     for (const bool wide : {true, false}) {

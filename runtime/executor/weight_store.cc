@@ -40,6 +40,8 @@ Result<WeightStore> WeightStore::Load(const Program& program, uint32_t act_dtype
       request.shape = part.dims;
       request.dtype = dtype == RT_DTYPE_F32 ? weights::DType::kF32 : weights::DType::kBf16;
       request.finite = weight.flags & RT_WEIGHT_CHECK_FINITE ? weights::FiniteRule::kGateParameter : weights::FiniteRule::kAny;
+      request.any_shape = (weight.flags & RT_WEIGHT_ANY_SHAPE) != 0;
+      request.elements_per_head = weight.elements_per_head;
       request.init = InitOf(weight, &request.init_scale);
       requests.push_back(std::move(request));
       places.emplace_back(w, offset);

@@ -50,7 +50,11 @@ class Negotiator {
   }
 
  private:
-  static const char* RoleName(uint32_t role) { return role == RT_CACHE_RECURRENT ? "recurrent_state" : role == RT_CACHE_CONV ? "conv_state" : "kv"; }
+  static const char* RoleName(uint32_t role) {
+    return role == RT_CACHE_RECURRENT ? "recurrent_state" : role == RT_CACHE_CONV ? "conv_state" : role == RT_CACHE_LATENT ? "latent_kv" : "kv";
+  }
+  // Caches of an attention layer share one decision; so do all latent rows.
+  static uint32_t DecisionRole(uint32_t role) { return role == RT_CACHE_VALUE ? uint32_t{RT_CACHE_KEY} : role; }
 
   // dtypes that some available row can store, from the column's constraints.
   uint32_t StorableSet(uint32_t column) const {
@@ -115,8 +119,8 @@ class Negotiator {
     std::map<uint32_t, CacheDecision> by_role;
     for (size_t i = 0; i < program_.caches.size(); ++i) {
       const ProgramCache& cache = program_.caches[i];
-      const bool kv = cache.role == RT_CACHE_KEY || cache.role == RT_CACHE_VALUE;
-      const uint32_t role = kv ? uint32_t{RT_CACHE_KEY} : cache.role;
+      const bool kv = cache.extent == RT_CACHE_PER_TOKENS;
+      const uint32_t role = DecisionRole(cache.role);
       if (by_role.count(role) == 0) {
         const uint32_t requested = kv ? policy_.kv_dtype : role == RT_CACHE_CONV ? policy_.conv_dtype : policy_.state_dtype;
         const uint32_t column = kv ? uint32_t{RT_COL_KV_DTYPE} : role == RT_CACHE_CONV ? uint32_t{RT_COL_CONV_DTYPE} : uint32_t{RT_COL_STATE_DTYPE};
@@ -198,6 +202,7 @@ class Negotiator {
       d.decomposed = true;
       Record(std::move(d));
       RT_RETURN_IF_ERROR(ExpandComposite(&program_, i, result_.dtypes));
+      --i;  // the first piece may be a composite too
     }
     return Status::Ok();
   }
@@ -210,14 +215,17 @@ class Negotiator {
 
   // ---- phased ops and layouts ----
 
+  // Whether rows of this kind decide the order of this cache.
+  static bool HasLayout(uint32_t kind, uint32_t role) {
+    if (kind != RT_KIND_ATTENTION) return role == RT_CACHE_RECURRENT;
+    return role == RT_CACHE_KEY || role == RT_CACHE_VALUE || role == RT_CACHE_LATENT;
+  }
   void SetLayout(uint32_t kind, uint32_t layout) {
     for (size_t i = 0; i < program_.caches.size(); ++i) {
-      const uint32_t role = program_.caches[i].role;
-      const bool kv = role == RT_CACHE_KEY || role == RT_CACHE_VALUE;
-      if (kind == RT_KIND_ATTENTION ? kv : role == RT_CACHE_RECURRENT) result_.dtypes.caches[i].layout = layout;
+      if (HasLayout(kind, program_.caches[i].role)) result_.dtypes.caches[i].layout = layout;
     }
     for (CacheDecision& d : result_.caches) {
-      if (kind == RT_KIND_ATTENTION ? d.role == RT_CACHE_KEY : d.role == RT_CACHE_RECURRENT) d.layout = layout;
+      if (HasLayout(kind, d.role)) d.layout = layout;
     }
   }
 

@@ -36,7 +36,7 @@ plugin::OpProvider& Ops(rt_plugin_ctx* ctx) { return *reinterpret_cast<FakeProvi
 
 std::vector<plugin::Constraint> MixerColumns(std::vector<int64_t> state_dtypes, int64_t layout) {
   return {OneOf(RT_COL_IN_DTYPE, {RT_DTYPE_BF16, RT_DTYPE_F32}), Any(RT_COL_OUT_DTYPE), OneOf(RT_COL_STATE_DTYPE, std::move(state_dtypes)), Any(RT_COL_CONV_DTYPE), OneOf(RT_COL_STATE_LAYOUT, {layout}),
-          MultipleOf(RT_COL_HEAD_K_DIM, 8), Range(RT_COL_HEAD_V_DIM, 1, 256), Any(RT_COL_NUM_K_HEADS), Any(RT_COL_NUM_V_HEADS), Any(RT_COL_HEAD_RATIO), Any(RT_COL_GATE_FORM), Any(RT_COL_GATE_WIDTH),
+          MultipleOf(RT_COL_HEAD_K_DIM, 8), Range(RT_COL_HEAD_V_DIM, 1, 256), Any(RT_COL_NUM_K_HEADS), Any(RT_COL_NUM_V_HEADS), Any(RT_COL_HEAD_RATIO), Any(RT_COL_GATE_FORM), Any(RT_COL_GATE_WIDTH), Any(RT_COL_GATE_BOUND_MILLI),
           Any(RT_COL_BETA_SCALE_MILLI), Any(RT_COL_CONV_WIDTH), Any(RT_COL_OUTPUT_GATE), Any(RT_COL_WIDTH)};
 }
 

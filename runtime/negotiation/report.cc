@@ -40,6 +40,7 @@ std::string ColumnsText(const Decision& d) {
 
 std::string Layout(const CacheDecision& d) {
   if (d.role == RT_CACHE_RECURRENT) return ops::StateLayoutName(d.layout);
+  if (d.role == RT_CACHE_LATENT) return "rows";  // one row a token: every order of heads is the same
   return d.role == RT_CACHE_KEY ? ops::ColumnValueText(RT_COL_KV_LAYOUT, d.layout) : "window";
 }
 

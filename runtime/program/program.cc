@@ -115,6 +115,23 @@ struct ProgramRecorder::Calls {
     });
   }
 
+  static Result<std::vector<WeightPart>> Parts(const ProgramWeight& weight, const rt_weight_desc& desc) {
+    if (desc.parts == nullptr || desc.num_parts == 0) return std::vector<WeightPart>{{weight.name, weight.dims}};
+    std::vector<WeightPart> parts;
+    int64_t rows = 0;
+    for (uint32_t i = 0; i < desc.num_parts; ++i) {
+      WeightPart part = {Text(desc.parts[i].name), weight.dims};
+      part.dims[0] = desc.parts[i].rows;
+      if (part.tensor.empty() || part.dims[0] <= 0) {
+        return {Code::kInvalidArgument, "weight " + weight.name + ": parts[" + std::to_string(i) + "]: expected a tensor name and rows > 0, got \"" + part.tensor + "\" and " + std::to_string(part.dims[0])};
+      }
+      rows += part.dims[0];
+      parts.push_back(std::move(part));
+    }
+    if (rows != weight.dims[0]) return {Code::kInvalidArgument, "weight " + weight.name + ": parts of " + std::to_string(rows) + " rows, expected " + std::to_string(weight.dims[0])};
+    return parts;
+  }
+
   static int32_t Weight(void* self, const rt_weight_desc* desc, uint32_t* id, rt_error* error) {
     return plugin::Guard(error, [&]() -> Status {
       ProgramRecorder& r = Self(self);
@@ -131,13 +148,15 @@ struct ProgramRecorder::Calls {
       weight.flags = desc->flags;
       weight.init = desc->init;
       weight.init_offset = desc->init_offset;
-      weight.parts = {{weight.name, weight.dims}};
+      weight.elements_per_head = std::max(1u, desc->elements_per_head);
+      RT_ASSIGN_OR_RETURN(weight.parts, Parts(weight, *desc));
       for (size_t i = 0; i < r.program_.weights.size(); ++i) {
         const ProgramWeight& old = r.program_.weights[i];
         if (old.name != weight.name) continue;
         if (old.dims != weight.dims || old.dtype != weight.dtype) {
           return {Code::kInvalidArgument, "weight " + weight.name + ": asked for as " + ShapeText(old.dims) + " and as " + ShapeText(weight.dims)};
         }
+        if (old.parts != weight.parts) return {Code::kInvalidArgument, "weight " + weight.name + ": asked for with other parts than before"};
         *id = static_cast<uint32_t>(i);
         return Status::Ok();
       }
@@ -153,11 +172,11 @@ struct ProgramRecorder::Calls {
       RT_RETURN_IF_ERROR(plugin::CheckStruct(desc, "rt_cache_desc"));
       ProgramCache cache = {Text(desc->name), desc->role, desc->extent, desc->rollback, desc->dtype_set, desc->default_dtype, desc->layer, {}};
       if (desc->ndim < 1 || desc->ndim > 4) return {Code::kInvalidArgument, "cache " + cache.name + ": expected 1 to 4 dims, got " + std::to_string(desc->ndim)};
-      if (desc->role < RT_CACHE_KEY || desc->role > RT_CACHE_RECURRENT) return {Code::kInvalidArgument, "cache " + cache.name + ": unknown role " + std::to_string(desc->role)};
+      if (desc->role < RT_CACHE_KEY || desc->role > RT_CACHE_LATENT) return {Code::kInvalidArgument, "cache " + cache.name + ": unknown role " + std::to_string(desc->role)};
       if (desc->default_dtype != RT_DTYPE_NONE && (desc->dtype_set & (1u << desc->default_dtype)) == 0) {
         return {Code::kInvalidArgument, "cache " + cache.name + ": default dtype " + ops::DTypeName(desc->default_dtype) + " is not in its dtype set"};
       }
-      const bool per_tokens = desc->role == RT_CACHE_KEY || desc->role == RT_CACHE_VALUE;
+      const bool per_tokens = desc->role == RT_CACHE_KEY || desc->role == RT_CACHE_VALUE || desc->role == RT_CACHE_LATENT;
       if (desc->extent != (per_tokens ? RT_CACHE_PER_TOKENS : RT_CACHE_PER_SEQUENCE)) {
         return {Code::kInvalidArgument, "cache " + cache.name + ": extent does not fit its role"};
       }
@@ -314,7 +333,7 @@ Result<std::vector<ProgramOp>> ExpandPieces(Program* program, const ProgramOp& o
   for (size_t i = 0; i < d.temps.size(); ++i) {
     ProgramValue value;
     value.name = op.label + ".t" + std::to_string(i);
-    value.dtype = d.temps[i].dtype == dtypes.act ? RT_VALUE_ACT : RT_VALUE_F32;
+    value.dtype = d.temps[i].dtype == RT_DTYPE_I32 ? RT_VALUE_I32 : d.temps[i].dtype == dtypes.act ? RT_VALUE_ACT : RT_VALUE_F32;
     value.dims = d.temps[i].dims;
     temps.push_back(program->AddValue(std::move(value)));
   }

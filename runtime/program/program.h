@@ -32,14 +32,16 @@ struct ProgramValue {
 struct WeightPart {
   std::string tensor;         // name in the checkpoint
   std::vector<int64_t> dims;  // as stored
+  bool operator==(const WeightPart&) const = default;
 };
 
 struct ProgramWeight {
   std::string name;           // of the only part, or "a + b" for a merged weight
   uint32_t dtype = RT_WEIGHT_ACT;
-  uint32_t flags = 0;         // RT_WEIGHT_CHECK_*
+  uint32_t flags = 0;         // RT_WEIGHT_CHECK_FINITE | RT_WEIGHT_ANY_SHAPE
   uint32_t init = RT_INIT_NORMAL;
   float init_offset = 0;
+  uint32_t elements_per_head = 1;
   std::vector<int64_t> dims;
   std::vector<WeightPart> parts;  // concatenated along dims[0]
 };

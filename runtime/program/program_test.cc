@@ -46,6 +46,30 @@ TEST(Program, BuilderRecordsAValidProgramAndSharesTiedWeights) {
   EXPECT_EQ(program->ops.front().weights, program->ops.back().weights);
 }
 
+TEST(Program, AWeightOfSeveralTensorsStacksThemAndChecksTheirRows) {
+  ProgramRecorder recorder([](std::string_view) { return true; });
+  plugin::ProgramBuilder b(recorder.table());
+  const std::vector<plugin::ProgramBuilder::WeightPart> parts = {{"q", 6}, {"k", 2}};
+  const auto x = b.Value("x", T, 4), y = b.Value("y", T, 8), last = b.Value("last", R, 8), logits = b.Value("logits", R, 8, RT_VALUE_F32);
+  plugin::ProgramBuilder::WeightOptions options;
+  options.parts = parts;
+  const auto qk = b.Weight("qk", {8, 4}, options);
+  b.Op(RT_OP_EMBEDDING, "embed", {b.Input(RT_INPUT_TOKEN_IDS)}, {b.Weight("embed", {8, 4})}, {x});
+  b.Op(RT_OP_LINEAR, "qk", {x}, {qk}, {y});
+  b.Op(RT_OP_GATHER_ROWS, "gather", {y, b.Input(RT_INPUT_SAMPLED_ROWS)}, {}, {last});
+  b.Op(RT_OP_LINEAR, "head", {last}, {b.Weight("head", {8, 8})}, {logits});
+  b.Output(RT_OUTPUT_LOGITS, 0, logits);
+  b.Info({0, 8, 4, 1, 16, 0});
+  ASSERT_TRUE(b.status().ok()) << b.status().ToString();
+  const auto program = recorder.Finish();
+  ASSERT_TRUE(program.ok()) << program.status().ToString();
+  const std::vector<WeightPart> expected = {{"q", {6, 4}}, {"k", {2, 4}}};
+  EXPECT_EQ(program->weights[qk].parts, expected);
+
+  b.Weight("rk", {9, 4}, options);
+  EXPECT_EQ(b.status().message(), "weight rk: parts of 8 rows, expected 9");
+}
+
 TEST(Program, MergeMakesOneProductPerInputAndLeavesTiedWeightsAlone) {
   Program program = SmallProgram().value();
   ProgramDTypes dtypes;

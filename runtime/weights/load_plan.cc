@@ -31,7 +31,9 @@ bool Accepts(const WeightRequest& request, DType stored) {
 void CheckTensor(const Checkpoint& checkpoint, const WeightRequest& request, const CheckpointTensor& tensor,
                  ErrorList* errors) {
   const std::string where = "tensor " + tensor.name + " (" + FileOf(checkpoint, tensor) + ")";
-  if (tensor.shape != request.shape) {
+  const bool fits = tensor.shape == request.shape ||
+                    (request.any_shape && ElementCount(tensor.shape) == ElementCount(request.shape));
+  if (!fits) {
     errors->Add(Code::kInvalidArgument, where + ": expected shape " + ShapeText(request.shape) + ", found " +
                                             ShapeText(tensor.shape));
   }

@@ -19,6 +19,7 @@ enum class FiniteRule : uint8_t {
 struct WeightRequest {
   std::string name;                  // verbatim, as in the checkpoint
   std::vector<int64_t> shape;        // as stored
+  bool any_shape = false;            // any stored shape with as many elements
   DType dtype = DType::kBf16;        // in memory
   std::vector<DType> accepted = {};  // as stored; empty: any that converts to `dtype`
   FiniteRule finite = FiniteRule::kAny;

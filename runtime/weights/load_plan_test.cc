@@ -56,6 +56,14 @@ TEST_F(LoadPlanTest, TensorOfTwoUsersIsOneItem) {
   EXPECT_NE(plan->item_of(0), plan->item_of(1));
 }
 
+TEST_F(LoadPlanTest, AnyShapeTakesEveryShapeOfTheSameCountAndNoOther) {
+  WeightRequest a = {.name = "a", .shape = {6}};
+  a.any_shape = true;
+  EXPECT_TRUE(Plan({a, {.name = "b", .shape = {4}}, {.name = "c", .shape = {5}}}).ok());
+  a.shape = {7};
+  EXPECT_FALSE(Plan({a, {.name = "b", .shape = {4}}, {.name = "c", .shape = {5}}}).ok());
+}
+
 TEST_F(LoadPlanTest, OneTensorInTwoTypesIsTwoItems) {
   const auto plan = Plan(
       {{.name = "a", .shape = {2, 3}}, {.name = "a", .shape = {2, 3}, .dtype = DType::kF32}}, {"b", "c"});

@@ -23,7 +23,7 @@
 #define RT_ABI_MAJOR 1u
 #define RT_ABI_MINOR 0u
 /* While the ABI is a draft, host and plugin must agree on this number too; it is raised with each incompatible change. */
-#define RT_ABI_DRAFT 1u
+#define RT_ABI_DRAFT 2u
 
 #define RT_PLUGIN_ENTRY_NAME "rt_plugin_query_v1"
 #define RT_MANIFEST_SECTION "rt_manifest"

@@ -44,7 +44,16 @@ extern "C" {
   X(28, OUT_FEATURES, "out_features", "N of a matrix product")                                              \
   X(29, WIDTH, "width", "row width of a row-wise op")                                                       \
   X(30, VOCAB_SIZE, "vocab_size", "rows of the embedding, columns of the logits")                           \
-  X(31, VERIFY_TOKENS, "verify_tokens", "draft tokens checked in one step; 0 = no speculation")
+  X(31, VERIFY_TOKENS, "verify_tokens", "draft tokens checked in one step; 0 = no speculation")             \
+  X(32, GATE_BOUND_MILLI, "gate_bound_milli", "1000 * lower bound of the log decay; 0 = unbounded")         \
+  X(33, LATENT_DIM, "latent_dim", "width of the compressed key/value row that attention caches")            \
+  X(34, QK_NOPE_DIM, "qk_nope_dim", "key width of a head that is expanded from the latent row")             \
+  X(35, QK_SHARED_DIM, "qk_shared_dim", "key width that all heads share, cached beside the latent row")     \
+  X(36, V_DIM, "v_dim", "value width of a head that is expanded from the latent row")                       \
+  X(37, NUM_EXPERTS, "num_experts", "experts of a mixture")                                                 \
+  X(38, EXPERTS_PER_TOKEN, "experts_per_token", "experts chosen for a token")                               \
+  X(39, NUM_EXPERT_GROUPS, "num_expert_groups", "equal runs of experts the router chooses among first")     \
+  X(40, ROUTER_SCORE, "router_score", "activation of the router logits (RT_ROUTER_*)")
 
 enum {
   RT_COL_NONE = 0,
@@ -55,6 +64,7 @@ enum {
 
 enum { RT_GATE_SOFTPLUS_DECAY = 1, RT_GATE_BOUNDED_SIGMOID = 2 };
 enum { RT_ACT_NONE = 0, RT_ACT_SILU = 1, RT_ACT_SIGMOID = 2 };
+enum { RT_ROUTER_SIGMOID = 1, RT_ROUTER_SOFTMAX = 2 };
 enum { RT_QK_NORM_NONE = 0, RT_QK_NORM_PER_HEAD = 1, RT_QK_NORM_WHOLE = 2 };
 
 /* Phases of a step; ops without a notion of sequences use RT_PHASE_ALL. */

@@ -32,26 +32,42 @@ RT_STATIC_ASSERT(sizeof(rt_value_desc) == 40, "rt_value_desc layout");
 enum { RT_WEIGHT_ACT = 0 /* the compute dtype */, RT_WEIGHT_F32 = 1 };
 /* Distribution for random weights (benches). */
 enum { RT_INIT_NORMAL = 0 /* N(0, 0.02) */, RT_INIT_NORM = 1 /* such that offset + w is near 1 */, RT_INIT_A_LOG = 2, RT_INIT_DT_BIAS = 3, RT_INIT_CONV = 4 };
-enum { RT_WEIGHT_CHECK_FINITE = 1 /* NaN and +inf are errors, -inf a warning naming the row */ };
+enum {
+  RT_WEIGHT_CHECK_FINITE = 1, /* NaN and +inf are errors, -inf a warning naming the head */
+  RT_WEIGHT_ANY_SHAPE = 2,    /* any stored shape with the right number of elements */
+};
+
+/* One tensor of the checkpoint that fills rows of a weight. */
+typedef struct rt_weight_part {
+  rt_str name;  /* verbatim */
+  int64_t rows; /* along dims[0] of the weight */
+} rt_weight_part;
+RT_STATIC_ASSERT(sizeof(rt_weight_part) == 24, "rt_weight_part layout");
 
 typedef struct rt_weight_desc {
   uint32_t struct_size;
   uint32_t dtype; /* RT_WEIGHT_* */
-  rt_str name;    /* tensor name in the checkpoint, verbatim */
+  rt_str name;    /* tensor name in the checkpoint, verbatim; with parts, the weight's own name in reports */
   uint32_t ndim;
   uint32_t flags; /* RT_WEIGHT_CHECK_* */
   uint32_t init;  /* RT_INIT_* */
   float init_offset; /* RT_INIT_NORM: the norm's weight_offset */
   int64_t dims[4];
+  /* Tensors stacked along dims[0] in this order, e.g. separate q, k and v, or one tensor an expert; their rows add up to dims[0].
+   * NULL: the weight is one tensor called `name`. */
+  const rt_weight_part* parts;
+  uint32_t num_parts;
+  uint32_t elements_per_head; /* for findings about single elements; 0 = 1 */
 } rt_weight_desc;
-RT_STATIC_ASSERT(sizeof(rt_weight_desc) == 72, "rt_weight_desc layout");
+RT_STATIC_ASSERT(sizeof(rt_weight_desc) == 88, "rt_weight_desc layout");
 
 enum { RT_CACHE_PER_SEQUENCE = 1, RT_CACHE_PER_TOKENS = 2 };
-enum { RT_CACHE_KEY = 1, RT_CACHE_VALUE = 2, RT_CACHE_CONV = 3, RT_CACHE_RECURRENT = 4 };
+enum { RT_CACHE_KEY = 1, RT_CACHE_VALUE = 2, RT_CACHE_CONV = 3, RT_CACHE_RECURRENT = 4, RT_CACHE_LATENT = 5 };
 /* How a cache gives back tokens. */
 enum { RT_ROLLBACK_TRUNCATE = 1, RT_ROLLBACK_SNAPSHOT = 2, RT_ROLLBACK_REPLAY = 3 };
 
-/* One line of the state contract. Shapes: key, value [num_kv_heads, head_dim] per token; conv [W-1, channels]; recurrent [Hv, Dk, Dv]. */
+/* One line of the state contract. Shapes: key, value [num_kv_heads, head_dim] per token; latent [L+De] per token; conv [W-1, channels];
+ * recurrent [Hv, Dk, Dv]. */
 typedef struct rt_cache_desc {
   uint32_t struct_size;
   uint32_t role;      /* RT_CACHE_KEY ... */

@@ -5,6 +5,8 @@
 
 #include <array>
 #include <span>
+#include <string>
+#include <vector>
 
 namespace rt::plugin {
 
@@ -27,14 +29,24 @@ class ProgramBuilder {
     const rt_value_desc desc = {sizeof desc, dtype, Str(name), {rows, columns}};
     return Call([&](Id* id, rt_error* e) { return b_.value(b_.self, &desc, id, e); });
   }
+  // A tensor of the checkpoint that fills `rows` rows of a weight.
+  struct WeightPart {
+    std::string name;
+    int64_t rows;
+  };
   struct WeightOptions {
     uint32_t dtype = RT_WEIGHT_ACT;
     uint32_t flags = 0;
     uint32_t init = RT_INIT_NORMAL;
     float init_offset = 0;
+    uint32_t elements_per_head = 0;
+    std::span<const WeightPart> parts = {};  // empty: one tensor called `name`
   };
   Id Weight(std::string_view name, std::initializer_list<int64_t> dims, WeightOptions options) {
-    rt_weight_desc desc = {sizeof desc, options.dtype, Str(name), static_cast<uint32_t>(dims.size()), options.flags, options.init, options.init_offset, {0, 0, 0, 0}};
+    std::vector<rt_weight_part> parts;
+    for (const WeightPart& part : options.parts) parts.push_back({Str(part.name), part.rows});
+    rt_weight_desc desc = {sizeof desc, options.dtype, Str(name), static_cast<uint32_t>(dims.size()), options.flags, options.init, options.init_offset, {0, 0, 0, 0},
+                           parts.data(), static_cast<uint32_t>(parts.size()), options.elements_per_head};
     std::copy_n(dims.begin(), std::min<size_t>(dims.size(), 4), desc.dims);
     return Call([&](Id* id, rt_error* e) { return b_.weight(b_.self, &desc, id, e); });
   }
