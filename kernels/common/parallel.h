@@ -1,10 +1,12 @@
 // How kernels spread their work over threads.
 //
 // A kernel never owns threads. Its launcher takes a `Parallel`, a plain description of a fork-join executor,
-// and splits its own work statically, so that a result never depends on timing. `ThreadPool` (thread_pool.h)
-// is the executor of the CPU plugin; `SerialParallel()` runs everything on the caller.
+// and splits its own work, so that a result never depends on timing: either the split is static, or each item's
+// result does not depend on who computes it (ParallelForShared). `ThreadPool` (thread_pool.h) is the executor of
+// the CPU plugin; `SerialParallel()` runs everything on the caller.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
@@ -70,6 +72,29 @@ void ParallelForCost(const Parallel& parallel, int64_t n, int64_t cost, F&& body
     return;
   }
   ParallelFor(parallel, n, body);
+}
+
+// Calls body(begin, end, thread) on ranges that together cover [0, n) once, each thread taking the next range when it is done with one:
+// long ranges first (half a thread's share of what is left), single items last. For long items whose results do not depend on the split:
+// a thread that loses its core to another process then delays the others by one range, not by its whole share.
+template <class F>
+void ParallelForShared(const Parallel& parallel, int64_t n, F&& body) {
+  if (n <= 0) return;
+  if (n == 1 || parallel.num_threads == 1) {
+    body(int64_t{0}, n, 0);
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  ParallelRun(parallel, [&](int thread, int num_threads) {
+    int64_t begin = next.load(std::memory_order_relaxed);
+    while (begin < n) {
+      const int64_t share = (n - begin) / (2 * num_threads);
+      const int64_t end = begin + (share > 1 ? share : 1);
+      if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
+      body(begin, end, thread);
+      begin = next.load(std::memory_order_relaxed);
+    }
+  });
 }
 
 // Runs on the calling thread alone.

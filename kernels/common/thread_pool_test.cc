@@ -33,6 +33,34 @@ TEST(StaticRange, CoversEveryIndexOnceInOrder) {
   }
 }
 
+TEST(ParallelForShared, CoversEveryIndexOnceAndASlowThreadTakesLess) {
+  for (int threads : {1, 2, 5}) {
+    auto pool = MakePool(threads);
+    for (int64_t n : {0, 1, 2, 7, 100}) {
+      std::vector<std::atomic<int>> taken(static_cast<size_t>(n));
+      ParallelForShared(pool->parallel(), n, [&](int64_t begin, int64_t end, int thread) {
+        ASSERT_LT(begin, end);
+        ASSERT_LT(thread, threads);
+        for (int64_t i = begin; i < end; ++i) taken[static_cast<size_t>(i)].fetch_add(1);
+      });
+      for (auto& count : taken) EXPECT_EQ(count.load(), 1) << "threads " << threads << " n " << n;
+    }
+  }
+  auto pool = MakePool(2);
+  std::atomic<int64_t> items[2] = {0, 0};
+  std::atomic<bool> blocked{false}, rest_done{false};
+  ParallelForShared(pool->parallel(), 100, [&](int64_t begin, int64_t end, int) {
+    // The first range waits until the other thread has done all that is left.
+    if (!blocked.exchange(true)) {
+      while (!rest_done) usleep(10);
+      items[0] += end - begin;
+      return;
+    }
+    if ((items[1] += end - begin) == 75) rest_done = true;
+  });
+  EXPECT_EQ(items[0].load(), 25);
+}
+
 TEST(ThreadPool, RunsTheBodyOncePerThreadWithTheCallerAsThreadZero) {
   for (int threads : {1, 2, 5}) {
     auto pool = MakePool(threads);

@@ -365,17 +365,23 @@ int Gemm(const GemmArgs& args, const Parallel& parallel) {
   if (args.k == 0 || args.m == 0) return 0;
   const Sink sink = sizeof(Y) == 2 ? Sink::kBf16 : args.accumulate ? Sink::kF32Add : Sink::kF32;
   const Output out{args.y, args.y_stride, sink};
-  // Threads share N in units that are a multiple of every tile, so that only the last thread has a remainder;
-  // short N in smaller units.
+  // Threads share N in units that are a multiple of every tile, so that only the last unit has a remainder; short N in smaller units.
   const int64_t unit = args.n >= 2 * kSuperRows * parallel.num_threads ? kSuperRows : kTileRowsOfW;
-  // Eight multiply-adds take as long as one element of plain work.
-  const int64_t cost = unit * args.k * args.m / 8;
-  ParallelForCost(parallel, CeilDiv(args.n, unit), cost, [&](int64_t begin, int64_t end, int thread) {
-    const int64_t n_begin = begin * unit;
-    const int64_t n_end = Min(end * unit, args.n);
+  const int64_t num_units = CeilDiv(args.n, unit);
+  const auto rows = [&](int64_t begin, int64_t end, int thread) {
+    const int64_t n_begin = begin * unit, n_end = Min(end * unit, args.n);
     if (args.m <= kMaxStreamRows) return StreamRows<StreamOp>(args, out, n_begin, n_end);
     BlockedRows<Panels>(args, out, n_begin, n_end, static_cast<GemmThreadWorkspace*>(args.workspace)[thread]);
-  });
+  };
+  // Eight multiply-adds take as long as one element of plain work.
+  const int64_t cost = unit * args.k * args.m / 8;
+  // Many rows of x make a unit long work, and the machine may be shared with others: threads take units as they come. Few rows stream
+  // the weights, where a static split keeps each thread's reads contiguous.
+  if (args.m > kMaxStreamRows && num_units * cost >= kMinParallelCost) {
+    ParallelForShared(parallel, num_units, rows);
+  } else {
+    ParallelForCost(parallel, num_units, cost, rows);
+  }
   return 0;
 }
 
