@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace rt::models {
 namespace {
@@ -19,7 +18,7 @@ void ConfigReader::Fail(std::string_view key, const std::string& text) const {
   if (status_->ok()) *status_ = Status(Code::kInvalidArgument, path_ + (key.empty() ? "" : ".") + std::string(key) + ": " + text);
 }
 
-int64_t ConfigReader::Int(std::string_view key, std::optional<int64_t> otherwise, int64_t min) const {
+int64_t ConfigReader::Int(std::string_view key, std::optional<int64_t> otherwise, int64_t min, int64_t max) const {
   if (!Has(key)) {
     if (!otherwise) Fail(key, "expected an integer, found nothing");
     return otherwise.value_or(min);
@@ -30,8 +29,8 @@ int64_t ConfigReader::Int(std::string_view key, std::optional<int64_t> otherwise
     return min;
   }
   const auto number = value.get<int64_t>();
-  if (number < min || number > std::numeric_limits<int32_t>::max()) {
-    Fail(key, "expected an integer from " + std::to_string(min) + " to " + std::to_string(std::numeric_limits<int32_t>::max()) + ", found " + Found(value));
+  if (number < min || number > max) {
+    Fail(key, "expected an integer from " + std::to_string(min) + " to " + std::to_string(max) + ", found " + Found(value));
     return min;
   }
   return number;
@@ -86,6 +85,38 @@ std::vector<std::string> ConfigReader::Texts(std::string_view key) const {
   return list;
 }
 
+std::vector<int64_t> ConfigReader::Ints(std::string_view key) const {
+  std::vector<int64_t> list;
+  if (!Has(key)) return list;
+  const json& value = object_.at(key);
+  const bool ints = value.is_array() && std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_number_integer(); });
+  if (!ints) {
+    Fail(key, "expected a list of integers, found " + Found(value));
+    return list;
+  }
+  for (const json& v : value) list.push_back(v.get<int64_t>());
+  return list;
+}
+
+std::string_view ConfigReader::AnyOf(std::initializer_list<std::string_view> keys) const {
+  std::string_view found;
+  for (const std::string_view key : keys) {
+    if (!Has(key)) continue;
+    if (found.empty()) {
+      found = key;
+    } else if (object_.at(key) != object_.at(found)) {
+      Fail(key, "disagrees with " + std::string(found));
+    }
+  }
+  return found.empty() ? *keys.begin() : found;
+}
+
+int64_t ConfigReader::Product(std::string_view what, int64_t a, int64_t b) const {
+  if (a <= 0 || b <= kMaxInt / a) return a * b;
+  Fail("", std::string(what) + ": expected at most " + std::to_string(kMaxInt) + ", found " + std::to_string(a) + " * " + std::to_string(b));
+  return 1;
+}
+
 ConfigReader ConfigReader::Object(std::string_view key) const {
   static const json empty = json::object();
   const std::string path = path_ + "." + std::string(key);
@@ -97,9 +128,10 @@ ConfigReader ConfigReader::Object(std::string_view key) const {
   return {object_.at(key), path, status_};
 }
 
-void ConfigReader::OnlyKeys(std::initializer_list<std::string_view> known) const {
+void ConfigReader::OnlyKeys(std::initializer_list<std::string_view> known, std::initializer_list<std::string_view> more) const {
   for (const auto& [key, value] : object_.items()) {
-    if (std::find(known.begin(), known.end(), key) == known.end()) Fail(key, "unknown key");
+    const auto in = [&key = key](std::initializer_list<std::string_view> list) { return std::find(list.begin(), list.end(), key) != list.end(); };
+    if (!in(known) && !in(more)) Fail(key, "unknown key");
   }
 }
 
@@ -137,6 +169,26 @@ RopeSettings ReadRope(const ConfigReader& config, double default_partial_rotary_
 const json& TextConfig(const json& config, const std::string& nested_key) {
   if (!nested_key.empty() && config.contains(nested_key) && config.at(nested_key).is_object()) return config.at(nested_key);
   return config;
+}
+
+Result<json> ParseObject(std::string_view text, const char* what) {
+  json parsed = json::parse(text, nullptr, false);
+  if (parsed.is_discarded() || !parsed.is_object()) return {Code::kInvalidArgument, std::string(what) + ": expected a JSON object"};
+  return parsed;
+}
+
+Status ReadConfig(std::string_view config_json, const std::string& nested_key, const std::function<void(const ConfigReader& outer, const ConfigReader& text)>& read) {
+  RT_ASSIGN_OR_RETURN(const json root, ParseObject(config_json, "config.json"));
+  const json& text = TextConfig(root, nested_key);
+  Status status;
+  read(ConfigReader(root, "config.json", &status), ConfigReader(text, &text == &root ? "config.json" : "config.json." + nested_key, &status));
+  return status;
+}
+
+std::string ExpertName(std::string_view pattern, std::string_view expert) {
+  std::string name(pattern);
+  if (const size_t at = name.find("{e}"); at != std::string::npos) name.replace(at, 3, expert);
+  return name;
 }
 
 std::string TensorName(std::string_view pattern, std::string_view prefix, int64_t layer) {

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,17 +20,24 @@ using nlohmann::json;
 // A JSON object with the path it was reached by. Look-ups latch the first error; read status() at the end.
 class ConfigReader {
  public:
+  static constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+
   ConfigReader(const json& object, std::string path, Status* status) : object_(object), path_(std::move(path)), status_(status) {}
 
   bool Has(std::string_view key) const { return object_.contains(key) && !object_.at(key).is_null(); }
-  int64_t Int(std::string_view key, std::optional<int64_t> otherwise = std::nullopt, int64_t min = 1) const;
+  int64_t Int(std::string_view key, std::optional<int64_t> otherwise = std::nullopt, int64_t min = 1, int64_t max = kMaxInt) const;
   double Real(std::string_view key, std::optional<double> otherwise = std::nullopt) const;
   bool Bool(std::string_view key, bool otherwise) const;
   std::string Text(std::string_view key, std::optional<std::string> otherwise = std::nullopt) const;
   std::vector<std::string> Texts(std::string_view key) const;  // [] when absent
+  std::vector<int64_t> Ints(std::string_view key) const;       // [] when absent
+  // The name under which one setting is spelled: the first of `keys` that is present, else the first. Two that disagree are an error.
+  std::string_view AnyOf(std::initializer_list<std::string_view> keys) const;
+  // a * b, a width that kernels index by 32 bits; `what` names it in the error.
+  int64_t Product(std::string_view what, int64_t a, int64_t b) const;
   ConfigReader Object(std::string_view key) const;
-  // Refuses keys outside the list, by name.
-  void OnlyKeys(std::initializer_list<std::string_view> known) const;
+  // Refuses keys outside the lists, by name.
+  void OnlyKeys(std::initializer_list<std::string_view> known, std::initializer_list<std::string_view> more = {}) const;
   void Fail(std::string_view key, const std::string& text) const;
   const json& raw() const { return object_; }
   const std::string& path() const { return path_; }
@@ -53,8 +62,16 @@ RopeSettings ReadRope(const ConfigReader& config, double default_partial_rotary_
 // The text model's part of a config: the nested object when it exists, else the whole.
 const json& TextConfig(const json& config, const std::string& nested_key);
 
+// A JSON object from outside; `what` names it in the error.
+Result<json> ParseObject(std::string_view text, const char* what);
+
+// Reads config.json: calls read(whole, text model's part) and returns the first error.
+Status ReadConfig(std::string_view config_json, const std::string& nested_key, const std::function<void(const ConfigReader& outer, const ConfigReader& text)>& read);
+
 // Replaces {p} by the prefix and {i} by the layer.
 std::string TensorName(std::string_view pattern, std::string_view prefix, int64_t layer = -1);
+// Replaces {e} by an expert's number or by "*".
+std::string ExpertName(std::string_view pattern, std::string_view expert);
 
 // "full_attention" or "linear_attention" per layer: `layer_types` when listed, else every `interval`-th layer is full attention.
 std::vector<std::string> LayerTypes(const ConfigReader& config, int64_t num_layers, int64_t default_interval);
