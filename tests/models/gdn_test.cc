@@ -1,38 +1,24 @@
 // The Gated DeltaNet model plugin: configuration variants, refusals, and the program it emits.
 #include "models/gdn/gdn_arch.h"
 #include "models/gdn/gdn_program.h"
-#include "runtime/program/program.h"
-#include "runtime/session/arch_files.h"
+#include "tests/models/model_testing.h"
 
 #include <rt/plugin/op_defs.h>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
-#include <fstream>
 #include <set>
-#include <sstream>
 
 namespace rt {
 namespace {
 
 using nlohmann::json;
 
-std::string ReadText(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-ArchFile ShippedArch() {
-  const std::string path = std::string(RT_SOURCE_DIR) + "/models/gdn/arch/qwen3_5.yaml";
-  return ParseArchFile(ReadText(path), path).value();
-}
+ArchFile ShippedArch() { return testing::ShippedArch("gdn/arch/qwen3_5.yaml"); }
 
 models::gdn::Arch Arch() { return models::gdn::ParseArch(ShippedArch().json).value(); }
 
-json TinyConfig() { return json::parse(ReadText(std::string(RT_ZOO_DIR) + "/tiny-gdn/config.json")); }
+json TinyConfig() { return testing::ReadJson(std::string(RT_ZOO_DIR) + "/tiny-gdn/config.json"); }
 
 std::string SizesError(const json& config) {
   const auto sizes = models::gdn::ParseSizes(Arch(), config.dump());
@@ -42,10 +28,7 @@ std::string SizesError(const json& config) {
 Result<Program> Build(const json& config, const std::set<std::string>& tensors, bool random = false) {
   const models::gdn::Arch arch = Arch();
   RT_ASSIGN_OR_RETURN(const models::gdn::Sizes sizes, models::gdn::ParseSizes(arch, config.dump()));
-  ProgramRecorder recorder([&](std::string_view name) { return tensors.count(std::string(name)) != 0; });
-  plugin::ProgramBuilder builder(recorder.table());
-  RT_RETURN_IF_ERROR(models::gdn::BuildProgram(arch, sizes, random, &builder));
-  return recorder.Finish();
+  return testing::RecordProgram(tensors, [&](plugin::ProgramBuilder* b) { return models::gdn::BuildProgram(arch, sizes, random, b); });
 }
 
 TEST(GdnConfig, OldNewAndNestedFormsGiveTheSameSizes) {
@@ -102,9 +85,7 @@ TEST(GdnConfig, UnknownKeysOfAnArchitectureFileAreErrors) {
 }
 
 TEST(GdnProgram, EveryTensorOfTheCheckpointIsNamedOnceOrSkipped) {
-  json index = json::parse(ReadText(std::string(RT_ZOO_DIR) + "/tiny-gdn/model.safetensors.index.json"));
-  std::set<std::string> tensors;
-  for (const auto& [name, file] : index["weight_map"].items()) tensors.insert(name);
+  const std::set<std::string> tensors = testing::IndexedTensors(std::string(RT_ZOO_DIR) + "/tiny-gdn");
   const auto program = Build(TinyConfig(), tensors);
   ASSERT_TRUE(program.ok()) << program.status().ToString();
   std::set<std::string> named;
