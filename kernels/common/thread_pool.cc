@@ -64,21 +64,54 @@ void ThreadPool::Run(void (*fn)(void*, int, int), void* arg) {
   fn_ = fn;
   arg_ = arg;
   pending_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
+  const uint32_t round = round_.fetch_add(1, std::memory_order_release) + 1;
   round_.notify_all();  // a system call only if somebody sleeps
   fn(arg, 0, num_threads_);
+  // Workers that spin have begun long before; looking at their claims costs a cache miss each.
+  constexpr int kPatienceUs = 2;
+  if (SpinToZero(pending_, kPatienceUs)) return;
+  TakeOver(round);
   for (uint32_t left = pending_.load(std::memory_order_acquire); left != 0;)
     left = AwaitChange(pending_, left);
+}
+
+bool ThreadPool::Claim(int thread, uint32_t round) {
+  std::atomic<uint32_t>& last = claimed_[static_cast<size_t>(thread)].value;
+  uint32_t before = round - 1;
+  return last.load(std::memory_order_relaxed) == before && last.compare_exchange_strong(before, round, std::memory_order_acq_rel);
+}
+
+void ThreadPool::TakeOver(uint32_t round) {
+  for (int thread = 1; thread < num_threads_; ++thread) {
+    if (!Claim(thread, round)) continue;
+    fn_(arg_, thread, num_threads_);
+    pending_.fetch_sub(1, std::memory_order_acq_rel);
+  }
 }
 
 void ThreadPool::WorkerLoop(int thread) {
   uint32_t round = 0;
   while (true) {
     round = AwaitChange(round_, round);
+    // While a claimed part runs, Run does not return, so fn_ and arg_ are those of `round`.
+    if (!Claim(thread, round)) continue;
     if (fn_ == nullptr) return;
     fn_(arg_, thread, num_threads_);
     if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_one();
   }
+}
+
+bool ThreadPool::SpinToZero(const std::atomic<uint32_t>& word, int us) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kPausesPerClockRead = 8;
+  const Clock::time_point deadline = Clock::now() + std::chrono::microseconds(us);
+  do {
+    for (int i = 0; i < kPausesPerClockRead; ++i) {
+      if (word.load(std::memory_order_acquire) == 0) return true;
+      _mm_pause();
+    }
+  } while (Clock::now() < deadline);
+  return false;
 }
 
 uint32_t ThreadPool::AwaitChange(const std::atomic<uint32_t>& word, uint32_t old) const {

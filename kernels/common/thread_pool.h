@@ -19,6 +19,11 @@ namespace rt::kernels {
 // requests nobody burns a core. With `pin`, worker i is bound to the i-th CPU of the process's affinity mask
 // (i counted from 1). The caller's own binding is left alone. Where there are more threads than CPUs in the
 // mask, no worker is pinned and nobody spins.
+//
+// A worker that does not start (its core serves another process, or it is slow to wake) delays nobody: once the
+// caller has done its own part and waited a moment, it runs the parts that nobody has begun. So on a crowded
+// machine a region costs at most what the caller alone needs, plus a part that a worker began before it lost its
+// core. fn(arg, thread, n) is then called on another thread than worker `thread`, but still exactly once.
 class ThreadPool {
  public:
   struct Options {
@@ -42,10 +47,16 @@ class ThreadPool {
   Parallel parallel();
 
  private:
-  ThreadPool(int num_threads, int spin_us) : num_threads_(num_threads), spin_us_(spin_us) {}
+  ThreadPool(int num_threads, int spin_us) : num_threads_(num_threads), spin_us_(spin_us), claimed_(static_cast<size_t>(num_threads)) {}
   void WorkerLoop(int thread);
+  // Takes part `thread` of round `round`, unless somebody has.
+  bool Claim(int thread, uint32_t round);
+  // Runs the parts that nobody has begun.
+  void TakeOver(uint32_t round);
   // Blocks until `word` differs from `old` (spin, then sleep) and returns the new value.
   uint32_t AwaitChange(const std::atomic<uint32_t>& word, uint32_t old) const;
+  // Spins until `word` is zero, at most for `us` microseconds; whether it is.
+  static bool SpinToZero(const std::atomic<uint32_t>& word, int us);
 
   const int num_threads_;
   const int spin_us_;
@@ -53,7 +64,13 @@ class ThreadPool {
   void* arg_ = nullptr;
   // Each on its own cache line: workers spin on round_ while others count down pending_.
   alignas(64) std::atomic<uint32_t> round_{0};    // bumped when fn_/arg_ hold new work
-  alignas(64) std::atomic<uint32_t> pending_{0};  // workers that have not finished the round
+  alignas(64) std::atomic<uint32_t> pending_{0};  // parts of the round that are not finished, but the caller's
+  // The last round in which each worker's part was taken: round_ - 1 when a round begins, since Run returns only
+  // when every part is done.
+  struct alignas(64) LastRound {
+    std::atomic<uint32_t> value{0};
+  };
+  std::vector<LastRound> claimed_;
   alignas(64) std::vector<std::thread> workers_;
 };
 

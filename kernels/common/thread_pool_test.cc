@@ -113,6 +113,25 @@ TEST(ThreadPool, WaitsForWorkersSlowerThanTheCaller) {
   EXPECT_TRUE(done);
 }
 
+TEST(ThreadPool, ARoundWhoseWorkersDoNotStartIsDoneByTheCaller) {
+  // Workers that sleep need a wake-up, the caller needs nothing: short parts are done before some worker runs.
+  auto pool = MakePool(4, /*spin_us=*/0);
+  int by_caller = 0;
+  const pid_t caller = gettid();
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<int> calls(4, 0);
+    std::atomic<int> mine{0};
+    ParallelRun(pool->parallel(), [&](int thread, int num_threads) {
+      ASSERT_EQ(num_threads, 4);
+      ++calls[static_cast<size_t>(thread)];
+      if (gettid() == caller) ++mine;
+    });
+    ASSERT_EQ(calls, std::vector<int>(4, 1)) << "round " << round;
+    by_caller += mine - 1;
+  }
+  EXPECT_GT(by_caller, 0) << "no part of 6000 was taken over from a sleeping worker";
+}
+
 TEST(ThreadPool, ZeroThreadsMeansOnePerAllowedCpu) {
   EXPECT_EQ(MakePool(0)->num_threads(), static_cast<int>(AllowedCpus().size()));
 }
