@@ -6,6 +6,7 @@
 #endif
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/sampling/sampling.h"
+#include "plugins/cpu/cpu_moe.h"
 #include "plugins/cpu/cpu_plugin.h"
 
 #include <rt/plugin/op_defs.h>
@@ -94,6 +95,8 @@ class Ops : public plugin::OpProvider {
       if (in == RT_DTYPE_F32 && out != RT_DTYPE_F32) return plugin::Refuse(verdict, RT_COL_OUT_DTYPE, "float32 products are written as float32");
     } else if ((op == RT_OP_SILU_MUL || op == RT_OP_GATHER_ROWS) && in != out) {
       return plugin::Refuse(verdict, RT_COL_OUT_DTYPE, "must equal in_dtype");
+    } else if (op == RT_OP_MOE_EXPERTS) {
+      MoeExpertsSupports(problem, verdict);
     } else if (op == RT_OP_RMS_NORM || op == RT_OP_ADD_RMS_NORM) {
       const auto& kernels = kernels::RmsNormAvx2();
       const bool found = op == RT_OP_RMS_NORM ? FindRmsNorm(kernels, KernelDType(in), KernelDType(out)) != nullptr : FindAddRmsNorm(kernels, KernelDType(in), KernelDType(out)) != nullptr;
@@ -151,6 +154,8 @@ class Ops : public plugin::OpProvider {
     Add(RT_OP_SAMPLE, &level, Sample, {OneOf(RT_COL_IN_DTYPE, {RT_DTYPE_F32}), Any(RT_COL_VOCAB_SIZE)});
     Add(RT_OP_ADD, &level, ResidualAdd, {acts(RT_COL_IN_DTYPE), OneOf(RT_COL_OUT_DTYPE, {RT_DTYPE_F32}), Any(RT_COL_WIDTH)});
     Add(RT_OP_SILU_MUL, &level, SiluMul, {acts(RT_COL_IN_DTYPE), acts(RT_COL_OUT_DTYPE), Any(RT_COL_WIDTH)});
+    Add(RT_OP_MOE_ROUTER, &level, MoeRouter, MoeRouterConstraints());
+    Add(RT_OP_MOE_EXPERTS, &level, MoeExperts, MoeExpertsConstraints());
   }
 
   void AddPlain() {
@@ -218,6 +223,9 @@ class Ops : public plugin::OpProvider {
       return FromKernel(fn({y.rows, y.columns, gate.data, gate.stride, up.data, up.stride, y.data, y.stride}, parallel), RT_OP_SILU_MUL);
     });
   }
+
+  static Made MoeRouter(const Ops& self, kernels::Isa isa, const plugin::ProblemView& p, const rt_plan_desc&) { return MakeMoeRouterPlan(isa, p, self.parallel_); }
+  static Made MoeExperts(const Ops& self, kernels::Isa isa, const plugin::ProblemView& p, const rt_plan_desc& desc) { return MakeMoeExpertsPlan(isa, p, desc, self.parallel_); }
 
   static Made Sample(const Ops& self, kernels::Isa isa, const plugin::ProblemView& p, const rt_plan_desc& desc) {
     const auto* attrs = p.attrs<rt_attrs_sample>();

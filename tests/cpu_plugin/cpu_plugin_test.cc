@@ -2,6 +2,7 @@
 // step with padding, zero lengths, fresh and continued sequences, strided inputs, poisoned unused memory and guarded outputs.
 #include "kernels/common/types.h"
 #include "plugin_sdk/oracle/layout.h"
+#include "plugin_sdk/oracle/moe.h"
 #include "plugin_sdk/oracle/op_oracle.h"
 
 #include <rt/plugin/backend.h>
@@ -15,6 +16,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <random>
@@ -449,6 +451,35 @@ class CpuPlugin : public testing::TestWithParam<std::tuple<const char*, uint32_t
     api->plan_destroy(ctx, plan);
   }
 
+  // The code and message of one execution of a dense op by the level's first row for it.
+  int32_t ExecuteOnce(const OpInstance& op, const std::vector<const rt_tensor*>& in, const std::vector<const rt_tensor*>& w, const std::vector<const rt_tensor*>& out, std::string* message) {
+    const Loaded& loaded = Level(std::get<0>(GetParam()));
+    const auto* api = static_cast<const rt_op_api*>(loaded.tables.at(RT_KIND_OPS));
+    const auto columns = ops::ProblemColumns(*ops::FindOp(op.op, op.version), op);
+    const rt_problem problem = {sizeof problem, RT_PHASE_ALL, plugin::Str(op.op), op.version, static_cast<uint32_t>(columns.size()), columns.data(), op.attrs, {1, 0}};
+    const rt_row* rows = nullptr;
+    uint32_t count = 0, stride = 0, r = 0;
+    if (api->rows(loaded.ctx, &rows, &count, &stride) != RT_OK) return RT_INTERNAL;
+    while (r < count && (plugin::View(rows[r].op) != op.op || rows[r].unavailable != RT_UNAVAILABLE_NONE || !ConstraintsHold(rows[r], columns))) ++r;
+    rt_error error = {};
+    error.struct_size = sizeof error;
+    rt_plan* plan = nullptr;
+    const rt_plan_desc desc = {sizeof desc, r, &problem, nullptr, 64, 8, 8, 0};
+    int32_t code = r < count ? api->plan_create(loaded.ctx, &desc, &plan, &error) : static_cast<int32_t>(RT_UNSUPPORTED);
+    if (code == RT_OK) {
+      rt_plan_info info = {};
+      info.struct_size = sizeof info;
+      api->plan_info(loaded.ctx, plan, &info);
+      std::vector<std::byte> workspace(info.workspace_bytes + 64, std::byte{0xFF});
+      std::byte* aligned = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
+      const rt_exec_args args = {sizeof args, RT_PHASE_ALL, static_cast<uint32_t>(in.size()), static_cast<uint32_t>(w.size()), static_cast<uint32_t>(out.size()), 0, in.data(), w.data(), out.data(), nullptr, aligned, info.workspace_bytes, nullptr};
+      code = api->execute(loaded.ctx, plan, &args, &error);
+      api->plan_destroy(loaded.ctx, plan);
+    }
+    *message = error.message;
+    return code;
+  }
+
   static bool ConstraintsHold(const rt_row& row, const std::vector<rt_column_value>& columns) {
     return std::all_of(columns.begin(), columns.end(), [&](const rt_column_value& c) {
       for (uint32_t i = 0; i < row.num_constraints; ++i) {
@@ -537,6 +568,70 @@ TEST_P(CpuPlugin, PiecesOfTheMixerEqualTheOracle) {
   Check({Make(RT_OP_CAUSAL_CONV1D, {Act({T, 216})}, {F32({216, 1, 4})}, {Act({T, 216})}, &kMixer, {caches[0]}), {}});
   Check({Make(RT_OP_GATED_DELTA_RULE, {Act({T, 216}), Act({T, 6}), Act({T, 6})}, {F32({6}), F32({6})}, {Act({T, 120})}, &kMixer, {caches[1]}), {}});
   Check({Make(RT_OP_GATED_RMS_NORM, {Act({T, 120}), Act({T, 120})}, {F32({20})}, {Act({T, 120})}, &kMixer), {}});
+}
+
+// Four groups of three experts, five chosen from the best three groups.
+constexpr rt_attrs_moe kMoe = {sizeof(rt_attrs_moe), 12, 5, 4, 3, RT_ROUTER_SIGMOID, 1, 2.446f};
+constexpr rt_attrs_moe kMoeSoftmax = {sizeof(rt_attrs_moe), 12, 5, 1, 1, RT_ROUTER_SOFTMAX, 0, 1.0f};
+
+TEST_P(CpuPlugin, MoeRouterEqualsTheOracle) {
+  for (const rt_attrs_moe* attrs : {&kMoe, &kMoeSoftmax}) {
+    for (const bool biased : {true, false}) {
+      std::vector<TensorInfo> weights = {F32({12, 77})};
+      if (biased) weights.push_back(F32({12}));
+      Case test = {Make(RT_OP_MOE_ROUTER, {Act({T, 77})}, weights, {I32({T, 5}), F32({T, 5})}, attrs), {}};
+      test.prepare = [&](OpTensors* t) {
+        for (double& w : t->weights[0]) w = Round(RT_DTYPE_F32, 0.1 * w);  // scores far from 0 and 1
+        if (biased) {
+          for (double& b : t->weights[1]) b = Round(RT_DTYPE_F32, 0.1 * b);
+        }
+        oracle::RouterParams p;
+        p.num_experts = 12;
+        p.experts_per_token = 5;
+        p.num_groups = attrs->num_groups;
+        p.topk_groups = attrs->topk_groups;
+        p.score = attrs->router_score == RT_ROUTER_SOFTMAX ? oracle::RouterScore::kSoftmax : oracle::RouterScore::kSigmoid;
+        const auto routing = oracle::Route(p, 77, t->inputs[0], t->weights[0], biased ? oracle::View(t->weights[1]) : oracle::View());
+        // 77 products that add up to about 5 in magnitude, in at least 8 lanes: logits err by at most (77/8 + 5) 2^-24 5 < 5e-6, sigmoids by
+        // a quarter of that, two sums of two of them differ by less than 5e-6. Every choice of this draw is beyond rounding.
+        EXPECT_GT(*std::min_element(routing.margins.begin(), routing.margins.end()), 1e-5);
+      };
+      test.bound_f32 = test.bound_bf16 = 4e-6;  // the router computes in float32 whatever the activations are
+      Check(test);
+    }
+  }
+}
+
+TEST_P(CpuPlugin, MoeExpertsEqualTheOracle) {
+  for (const bool shared : {true, false}) {
+    std::vector<TensorInfo> inputs = {Act({T, 77}), I32({T, 5}), F32({T, 5})};
+    if (shared) inputs.push_back(Act({T, 77}));
+    Case test = {Make(RT_OP_MOE_EXPERTS, inputs, {Act({12 * 37, 77}), Act({12 * 37, 77}), Act({12 * 77, 37})}, {Act({T, 77})}, &kMoe), {}};
+    test.prepare = [](OpTensors* t) {
+      // Different experts within a token; expert 11 gets nothing, expert 0 every token.
+      for (size_t i = 0; i < t->inputs[1].size(); ++i) t->inputs[1][i] = i % 5 == 2 ? 0 : static_cast<double>(1 + (3 * (i / 5) + 2 * (i % 5)) % 10);
+    };
+    test.bound_f32 = 4e-6;  // three chained products of up to 77 terms
+    Check(test);
+  }
+}
+
+constexpr rt_attrs_moe kMoeOfThree = {sizeof(rt_attrs_moe), 3, 2, 1, 1, RT_ROUTER_SIGMOID, 1, 1.0f};
+
+TEST_P(CpuPlugin, MoeExpertsRefuseAnIdThatNamesNoExpert) {
+  const OpInstance op = Make(RT_OP_MOE_EXPERTS, {Act({T, 16}), I32({T, 2}), F32({T, 2})}, {Act({3 * 8, 16}), Act({3 * 8, 16}), Act({3 * 16, 8})}, {Act({T, 16})}, &kMoeOfThree);
+  for (int32_t id : {-1, 3, std::numeric_limits<int32_t>::max()}) {
+    Buffer x(op.inputs[0], 4, true), ids(op.inputs[1], 4, true), w(op.inputs[2], 4, true), gate(op.weights[0], 0, false), up(op.weights[1], 0, false), down(op.weights[2], 0, false), y(op.outputs[0], 4, true);
+    x.Set(Values(64, 1.0));
+    w.Set(Values(8, 0.5));
+    ids.Set({0, 1, 2, 0, 1, 2, 0, static_cast<double>(id)});
+    for (Buffer* b : {&gate, &up, &down}) b->Set(Values(384, 0.25));
+    y.Set(Values(64, 9.0));
+    std::string message;
+    EXPECT_EQ(ExecuteOnce(op, {x.tensor(), ids.tensor(), w.tensor()}, {gate.tensor(), up.tensor(), down.tensor()}, {y.tensor()}, &message), RT_INVALID_ARGUMENT);
+    EXPECT_EQ(message, "moe_experts: ids[3, 1]: expected 0..2, found " + std::to_string(id));
+    EXPECT_EQ(y.Read(), Values(64, 9.0)) << "a refused call writes nothing";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Levels, CpuPlugin, testing::Combine(testing::Values("avx2", "avx512bf16"), testing::Values(uint32_t{RT_DTYPE_F32}, uint32_t{RT_DTYPE_BF16})),
