@@ -3,10 +3,12 @@
 //
 // The large products go through a `Math`: FmaMath below multiplies fp32 operands; DotMath (delta_dot.h) multiplies bf16 copies of them with
 // fp32 sums. Gates, masks, the triangular solve and the state itself are fp32 in both.
+//
+// With channel decays the same code reads a view of the scratch whose keys and queries carry e^G and whose transposed keys carry
+// e^(G_end - G) (ChannelView), so nothing is left to scale by but the state's rows.
 #pragma once
 
-#include "kernels/gated_delta/delta_gates.h"
-#include "kernels/gated_delta/delta_tile.h"
+#include "kernels/gated_delta/delta_channel.h"
 
 namespace rt::kernels::inline RT_ISA_NS {
 
@@ -27,6 +29,7 @@ inline void TransposeKeys(const DeltaScratch& s, int64_t rows) {
 struct FmaMath {
   static void PackGroup(const DeltaScratch& s, int64_t rows) { TransposeKeys(s, rows); }
   static void PackScores(const DeltaScratch&, int64_t) {}
+  static void PackChannelView(const DeltaScratch&, int64_t) {}
   template <int NP>
   static RT_ALWAYS_INLINE void PackState(const DeltaScratch&, const float*, int64_t) {}
   template <int NP>
@@ -65,6 +68,11 @@ struct FmaMath {
   static RT_ALWAYS_INLINE void KeysTransposedByU(Tile& tile, const DeltaScratch& s, int64_t d, int64_t rows) {
     tile.FmaColumns(s.keys + d, s.key_stride, s.u, kDeltaChunk * 16, rows);
   }
+  // The same product from transposed keys.
+  template <class Tile>
+  static RT_ALWAYS_INLINE void KeyPanelsByU(Tile& tile, const DeltaScratch& s, int64_t d, int64_t rows) {
+    for (int64_t i = 0; i < rows; i += 16) tile.FmaRows(s.keys_t + i * s.key_stride + d * 16, 16, s.u + i * 16, kDeltaChunk * 16, 16);
+  }
 };
 
 // key_key and query_key, 16-column blocks at and left of the diagonal.
@@ -81,9 +89,10 @@ RT_SIMD void TokenProductColumns(const DeltaScratch& s, int64_t rows, int64_t co
   }
 }
 
-// Everything of a group's chunk that its value heads share.
+// Everything of a group's chunk that its value heads share. Channel decays leave no product of tokens to share.
 template <class Math>
-void PrepareChunkGroup(const DeltaScratch& s, int64_t rows) {
+void PrepareChunkGroup(const DeltaScratch& s, int64_t rows, bool channel_gates) {
+  if (channel_gates) return TransposeKeys(s, rows);
   Math::PackGroup(s, rows);
   int64_t column = 0;
   for (; column + 16 * kTilePanels <= rows; column += 16 * kTilePanels) TokenProductColumns<Math, kTilePanels>(s, rows, column);
@@ -142,21 +151,25 @@ RT_SIMD void SolveTriangular(const DeltaScratch& s, int64_t rows) {
   }
 }
 
-// S <- e^(G_end) S + K^T (tail_decay U) for state rows [d, d + MR).
-template <class Math, int MR, int NP>
-RT_SIMD void UpdateStateRows(const DeltaScratch& s, int64_t rows, int64_t d, float decay, float* state, int64_t state_panel) {
+// S <- e^(G_end) S + K^T (tail_decay U) for state rows [d, d + MR); channel decays: tail_decay is in K, e^(G_end) has a value a row.
+template <class Math, bool kChannels, int MR, int NP>
+RT_SIMD void UpdateStateRows(const DeltaScratch& s, int64_t rows, int64_t d, const float* decay, float* state, int64_t state_panel) {
   Tile<MR, NP> tile;
   tile.Read(state + d * 16, 16, state_panel);
   for (int r = 0; r < MR; ++r) {
-    for (int p = 0; p < NP; ++p) tile.acc[r][p] = tile.acc[r][p] * Set1(decay);
+    for (int p = 0; p < NP; ++p) tile.acc[r][p] = tile.acc[r][p] * Set1(decay[kChannels ? d + r : 0]);
   }
-  Math::KeysTransposedByU(tile, s, d, rows);
+  if constexpr (kChannels) {
+    Math::KeyPanelsByU(tile, s, d, rows);
+  } else {
+    Math::KeysTransposedByU(tile, s, d, rows);
+  }
   tile.Write(state + d * 16, 16, state_panel);
 }
 
 // NP panels of one head: values [rows][value_stride] at these panels' columns become outputs, state [NP][Dk][16] advances.
-template <class Math, int NP>
-void ChunkPanels(const DeltaScratch& s, int64_t rows, int64_t key_dim, float end_decay, float* values, float* state) {
+template <class Math, bool kChannels, int NP>
+void ChunkPanels(const DeltaScratch& s, int64_t rows, int64_t key_dim, const float* end_decay, float* values, float* state) {
   constexpr int64_t kPanel = kDeltaChunk * 16;
   const int64_t state_panel = key_dim * 16;
   Math::template PackState<NP>(s, state, key_dim);
@@ -165,7 +178,7 @@ void ChunkPanels(const DeltaScratch& s, int64_t rows, int64_t key_dim, float end
     tile.Clear();
     Math::KeysByState(tile, s, i, state, key_dim);
     for (int r = 0; r < kTileRows; ++r) {
-      const F32x16 exp_g = Set1(s.exp_g[i + r]);
+      const F32x16 exp_g = Set1(kChannels ? 1.0f : s.exp_g[i + r]);
       const F32x16 beta = Set1(s.beta[i + r]);
       for (int p = 0; p < NP; ++p) {
         const F32x16 v = Load(values + (i + r) * s.value_stride + p * 16);
@@ -179,26 +192,44 @@ void ChunkPanels(const DeltaScratch& s, int64_t rows, int64_t key_dim, float end
     Tile<kTileRows, NP> tile;
     tile.Clear();
     Math::QueriesByState(tile, s, i, state, key_dim);
-    tile.ScaleRows(s.exp_g + i);
+    if constexpr (!kChannels) tile.ScaleRows(s.exp_g + i);
     Math::ScoresByU(tile, s, i, i + kTileRows);
     tile.Write(values + i * s.value_stride, s.value_stride, 16);
   }
-  Math::template DecayU<NP>(s, rows);
+  if constexpr (!kChannels) Math::template DecayU<NP>(s, rows);
   int64_t d = 0;
-  for (; d + kTileRows <= key_dim; d += kTileRows) UpdateStateRows<Math, kTileRows, NP>(s, rows, d, end_decay, state, state_panel);
-  for (; d < key_dim; ++d) UpdateStateRows<Math, 1, NP>(s, rows, d, end_decay, state, state_panel);
+  for (; d + kTileRows <= key_dim; d += kTileRows) UpdateStateRows<Math, kChannels, kTileRows, NP>(s, rows, d, end_decay, state, state_panel);
+  for (; d < key_dim; ++d) UpdateStateRows<Math, kChannels, 1, NP>(s, rows, d, end_decay, state, state_panel);
+}
+
+// The scratch of one head as its panels see it.
+RT_SIMD DeltaScratch ChannelView(const DeltaScratch& s) {
+  DeltaScratch view = s;
+  view.keys = s.channel.keys;
+  view.queries = s.channel.queries;
+  view.keys_t = s.channel.later_keys;
+  return view;
 }
 
 // Panels [first, last) of one head whose gates are in scratch; `state` is the head's fp32 state, `values` its [rows][value_stride].
-template <class Math>
+template <class Math, bool kChannels>
 void ChunkHead(const DeltaScratch& s, int64_t rows, int64_t key_dim, int64_t first, int64_t last, float* values, float* state) {
-  const float end_decay = PrepareChunkHead(s, rows);
+  DeltaScratch view = s;
+  float scalar_end = 1.0f;
+  if constexpr (kChannels) {
+    PrepareChunkChannels(s, rows);
+    view = ChannelView(s);
+    Math::PackChannelView(view, rows);
+  } else {
+    scalar_end = PrepareChunkHead(s, rows);
+  }
+  const float* end_decay = kChannels ? s.channel.end_decay : &scalar_end;
   Math::PackScores(s, rows);
   int64_t p = first;
   for (; p + kTilePanels <= last; p += kTilePanels) {
-    ChunkPanels<Math, kTilePanels>(s, rows, key_dim, end_decay, values + p * 16, state + p * key_dim * 16);
+    ChunkPanels<Math, kChannels, kTilePanels>(view, rows, key_dim, end_decay, values + p * 16, state + p * key_dim * 16);
   }
-  for (; p < last; ++p) ChunkPanels<Math, 1>(s, rows, key_dim, end_decay, values + p * 16, state + p * key_dim * 16);
+  for (; p < last; ++p) ChunkPanels<Math, kChannels, 1>(view, rows, key_dim, end_decay, values + p * 16, state + p * key_dim * 16);
 }
 
 }  // namespace rt::kernels::inline RT_ISA_NS

@@ -82,6 +82,16 @@ struct DotMath {
     }
   }
 
+  // Keys and queries that carry their decay; transposed keys stay [16-token block][key_stride][16], tokens side by side.
+  static void PackChannelView(const DeltaScratch& s, int64_t rows) {
+    const DeltaPackedScratch& packed = s.packed;
+    for (int64_t i = 0; i < rows; ++i) {
+      dot_detail::NarrowRow(s.keys + i * s.key_stride, s.key_stride, packed.keys + i * packed.key_stride, packed.key_stride);
+      dot_detail::NarrowRow(s.queries + i * s.key_stride, s.key_stride, packed.queries + i * packed.key_stride, packed.key_stride);
+    }
+    for (int64_t at = 0; at < rows * s.key_stride; at += kLanes) Store(Load(s.keys_t + at), packed.keys_t + at);
+  }
+
   static void PackScores(const DeltaScratch& s, int64_t rows) {
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j <= i; j += kLanes) Store(Load(s.scores + i * kDeltaChunk + j), s.packed.scores + i * kDeltaChunk + j);
@@ -140,6 +150,12 @@ struct DotMath {
   template <class Tile>
   static RT_ALWAYS_INLINE void KeysTransposedByU(Tile& tile, const DeltaScratch& s, int64_t d, int64_t rows) {
     dot_detail::DotTile(tile, s.packed.key_pairs + 2 * d, 2, 2 * s.packed.key_stride, s.packed.u, kPanelPairs, rows / 2);
+  }
+  template <class Tile>
+  static RT_ALWAYS_INLINE void KeyPanelsByU(Tile& tile, const DeltaScratch& s, int64_t d, int64_t rows) {
+    for (int64_t i = 0; i < rows; i += 16) {
+      dot_detail::DotTile(tile, s.packed.keys_t + i * s.key_stride + d * 16, 16, 2, s.packed.u + i * kLanes, kPanelPairs, 8);
+    }
   }
 
  private:

@@ -40,13 +40,42 @@ struct DeltaItem {
   }
 };
 
+// All heads and panels of (sequence, key head), token by token; callers narrow or change that. Params: of the op or of the fused mixer.
+template <class Params>
+DeltaItem MakeDeltaItem(const Params& params, int32_t sequence, int32_t k_head) {
+  DeltaItem item{};
+  item.dims = params.dims;
+  item.gates = params.gates;
+  item.state = params.state;
+  item.l2_eps = params.l2_eps;
+  item.first_token = params.batch.cu_seqlens[sequence];
+  item.num_tokens = params.batch.cu_seqlens[sequence + 1] - item.first_token;
+  item.slot = params.batch.state_slot_ids[sequence];
+  item.has_initial_state = params.batch.has_initial_state[sequence] != 0;
+  item.k_head = k_head;
+  item.last_head = item.group();
+  item.last_panel = DeltaStatePanels(params.dims);
+  return item;
+}
+
+// A padding sequence: the columns of the item's heads become zeros.
+template <class Act, class Params>
+void ZeroItemRows(const Params& params, const DeltaItem& item) {
+  const int64_t width = params.dims.head_v_dim;
+  Act* out = static_cast<Act*>(params.out) + item.first_token * params.out_stride +
+             (static_cast<int64_t>(item.k_head) * item.group() + item.first_head) * width;
+  const size_t bytes = static_cast<size_t>((item.last_head - item.first_head) * width) * sizeof(Act);
+  for (int64_t t = 0; t < item.num_tokens; ++t) std::memset(static_cast<void*>(out + t * params.out_stride), 0, bytes);
+}
+
+// `rows` >= n: how many rows of channel gates the form reads.
 template <class Act>
-void LoadGates(const DeltaItem& item, const DeltaScratch& s, int32_t head, int64_t t0, int64_t n) {
+void LoadGates(const DeltaItem& item, const DeltaScratch& s, int32_t head, int64_t t0, int64_t n, int64_t rows) {
   const int64_t v_head = static_cast<int64_t>(item.k_head) * item.group() + head;
-  const DeltaGates& g = item.gates;
-  ComputeHeadGates(static_cast<const Act*>(g.a) + (item.first_token + t0) * g.a_stride + v_head, g.a_stride,
-                   static_cast<const Act*>(g.b) + (item.first_token + t0) * g.b_stride + v_head, g.b_stride, g.a_log[v_head],
-                   g.dt_bias[v_head], g.beta_scale, n, s.gate, s.beta);
+  const int64_t token = item.first_token + t0;
+  if (!item.dims.channel_gates()) return ComputeHeadGates<Act, true>(item.gates, token, v_head, n, s.gate, s.beta);
+  ComputeHeadGates<Act, false>(item.gates, token, v_head, n, nullptr, s.beta);
+  ComputeChannelGates<Act>(item.gates, token, v_head, item.dims.head_k_dim, n, rows, s);
 }
 
 template <class StateT>
@@ -86,7 +115,7 @@ inline void CloseState(const DeltaItem& item, const DeltaScratch& s, int32_t hea
 }
 
 // All tokens fit one block: panels go from their stored form to their stored form without a detour.
-template <class StateT>
+template <bool kChannels, class StateT>
 void RecurrentHeadStored(const DeltaItem& item, const DeltaScratch& s, int32_t head, int64_t n, float* values) {
   const int64_t panel_floats = static_cast<int64_t>(item.dims.head_k_dim) * kLanes;
   StateT* state = reinterpret_cast<StateT*>(item.HeadState(head));
@@ -94,25 +123,40 @@ void RecurrentHeadStored(const DeltaItem& item, const DeltaScratch& s, int32_t h
   for (int64_t p = item.first_panel; p < item.last_panel; ++p) {
     StateT* panel = state + p * panel_floats;
     float* working = std::is_same_v<StateT, float> ? reinterpret_cast<float*>(panel) : s.state;
-    RecurrentPanel(s, item.dims.head_k_dim, n, fresh, panel, working, values + p * kLanes);
+    RecurrentPanel<kChannels>(s, item.dims.head_k_dim, n, fresh, panel, working, values + p * kLanes);
   }
 }
 
-inline void RecurrentHead(const DeltaItem& item, const DeltaScratch& s, int32_t head, int64_t n, bool one_block, float* values) {
-  for (int64_t i = 0; i < n; i += kLanes) Store(Exp(Load(s.gate + i)), s.exp_g + i);
+template <bool kChannels>
+void RecurrentHead(const DeltaItem& item, const DeltaScratch& s, int32_t head, int64_t n, bool one_block, float* values) {
+  if constexpr (kChannels) {
+    PrepareRecurrentChannels(s, n);
+  } else {
+    for (int64_t i = 0; i < n; i += kLanes) Store(Exp(Load(s.gate + i)), s.exp_g + i);
+  }
   if (one_block) {
     switch (item.state.dtype) {
-      case DType::kF32: return RecurrentHeadStored<float>(item, s, head, n, values);
-      case DType::kBf16: return RecurrentHeadStored<bf16>(item, s, head, n, values);
-      case DType::kF16: return RecurrentHeadStored<f16>(item, s, head, n, values);
+      case DType::kF32: return RecurrentHeadStored<kChannels, float>(item, s, head, n, values);
+      case DType::kBf16: return RecurrentHeadStored<kChannels, bf16>(item, s, head, n, values);
+      case DType::kF16: return RecurrentHeadStored<kChannels, f16>(item, s, head, n, values);
     }
   }
   const int64_t panel_floats = static_cast<int64_t>(item.dims.head_k_dim) * kLanes;
   float* state = WorkingState(item, s, head);
   for (int64_t p = item.first_panel; p < item.last_panel; ++p) {
     float* panel = state + p * panel_floats;
-    RecurrentPanel(s, item.dims.head_k_dim, n, false, panel, panel, values + p * kLanes);
+    RecurrentPanel<kChannels>(s, item.dims.head_k_dim, n, false, panel, panel, values + p * kLanes);
   }
+}
+
+// One head's tokens [t0, t0 + n), whose keys, queries and values are in scratch.
+template <class Act, class Math, bool kChannels>
+void RunHeadBlock(const DeltaItem& item, const DeltaScratch& s, int32_t head, int64_t t0, int64_t n, bool one_block, float* values) {
+  const int64_t rows = item.chunked ? RoundUp(n, 16) : n;
+  LoadGates<Act>(item, s, head, t0, n, rows);
+  if (!item.chunked) return RecurrentHead<kChannels>(item, s, head, n, one_block, values);
+  std::memset(values + n * s.value_stride, 0, static_cast<size_t>(rows - n) * s.value_stride * sizeof(float));
+  ChunkHead<Math, kChannels>(s, rows, item.dims.head_k_dim, item.first_panel, item.last_panel, values, WorkingState(item, s, head));
 }
 
 // io.Load(t0, n, scratch) fills rows [0, n) of keys, queries (raw) and of the values of each head of the item;
@@ -136,7 +180,7 @@ void RunDeltaItem(const DeltaItem& item, const DeltaScratch& s, Io&& io) {
       const size_t padding = static_cast<size_t>(rows - n);
       std::memset(s.keys + n * s.key_stride, 0, padding * s.key_stride * sizeof(float));
       std::memset(s.queries + n * s.key_stride, 0, padding * s.key_stride * sizeof(float));
-      PrepareChunkGroup<Math>(s, rows);
+      PrepareChunkGroup<Math>(s, rows, item.dims.channel_gates());
     } else {
       KeyDotQuery(s, n);
     }
@@ -145,12 +189,10 @@ void RunDeltaItem(const DeltaItem& item, const DeltaScratch& s, Io&& io) {
       for (int64_t i = 0; i < n; ++i) {
         for (int64_t d = item.dims.head_v_dim; d < s.value_stride; ++d) values[i * s.value_stride + d] = 0;
       }
-      LoadGates<Act>(item, s, head, t0, n);
-      if (item.chunked) {
-        std::memset(values + n * s.value_stride, 0, static_cast<size_t>(rows - n) * s.value_stride * sizeof(float));
-        ChunkHead<Math>(s, rows, key_dim, item.first_panel, item.last_panel, values, WorkingState(item, s, head));
+      if (item.dims.channel_gates()) {
+        RunHeadBlock<Act, Math, true>(item, s, head, t0, n, one_block, values);
       } else {
-        RecurrentHead(item, s, head, n, one_block, values);
+        RunHeadBlock<Act, Math, false>(item, s, head, t0, n, one_block, values);
       }
       io.Store(t0, n, head, values);
     }

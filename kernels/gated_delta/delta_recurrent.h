@@ -33,11 +33,25 @@ RT_SIMD void PrefetchRows(const char* ahead, int64_t d) {
   for (int64_t b = 0; b < kHalfBytes; b += 64) PrefetchForWrite(at + b);
 }
 
+// A token's operands. `key_read` and `query_read` meet the state before it decays: with channel decays they carry e^g themselves, with one
+// decay a head they are key and query, and the sums are scaled.
+struct RecurrentToken {
+  const float* key;
+  const float* key_read;
+  const float* query_read;
+  const float* decay;  // e^g: one value, or one a key channel
+  float key_dot_query;
+  float beta;
+  float* value;  // v, becomes o
+};
+
 // One token on one panel: state [Dk][16] of type From is read, written as type To (which may be the same memory). With kStream, memory
 // `ahead` (as large as the panel) is brought towards the core meanwhile; asking for memory never faults.
-template <bool kStream, class From, class To>
-RT_SIMD void RecurrentStep(const From* from, To* to, int64_t key_dim, const float* key, const float* query, float key_dot_query, float decay,
-                           float beta, float* value, const char* ahead) {
+template <bool kStream, bool kChannels, class From, class To>
+RT_SIMD void RecurrentStep(const From* from, To* to, int64_t key_dim, const RecurrentToken& token, const char* ahead) {
+  const float* key = token.key;
+  const float* key_read = token.key_read;
+  const float* query_read = token.query_read;
   F32x16 by_key[kRecurrentSums], by_query[kRecurrentSums];
   for (int j = 0; j < kRecurrentSums; ++j) by_key[j] = by_query[j] = Zero();
   int64_t d = 0;
@@ -45,14 +59,14 @@ RT_SIMD void RecurrentStep(const From* from, To* to, int64_t key_dim, const floa
     if constexpr (kStream) PrefetchRows<From, 0>(ahead, d);
     for (int j = 0; j < 4; ++j) {
       const F32x16 row = Load(from + (d + j) * kLanes);
-      by_key[j % kRecurrentSums] = Fma(Set1(key[d + j]), row, by_key[j % kRecurrentSums]);
-      by_query[j % kRecurrentSums] = Fma(Set1(query[d + j]), row, by_query[j % kRecurrentSums]);
+      by_key[j % kRecurrentSums] = Fma(Set1(key_read[d + j]), row, by_key[j % kRecurrentSums]);
+      by_query[j % kRecurrentSums] = Fma(Set1(query_read[d + j]), row, by_query[j % kRecurrentSums]);
     }
   }
   for (; d < key_dim; ++d) {
     const F32x16 row = Load(from + d * kLanes);
-    by_key[0] = Fma(Set1(key[d]), row, by_key[0]);
-    by_query[0] = Fma(Set1(query[d]), row, by_query[0]);
+    by_key[0] = Fma(Set1(key_read[d]), row, by_key[0]);
+    by_query[0] = Fma(Set1(query_read[d]), row, by_query[0]);
   }
   for (int width = kRecurrentSums / 2; width > 0; width /= 2) {
     for (int j = 0; j < width; ++j) {
@@ -60,10 +74,13 @@ RT_SIMD void RecurrentStep(const From* from, To* to, int64_t key_dim, const floa
       by_query[j] = by_query[j] + by_query[j + width];
     }
   }
-  const F32x16 scale = Set1(decay);
-  const F32x16 u = Set1(beta) * Fnma(scale, by_key[0], Load(value));
-  Store(Fma(Set1(key_dot_query), u, scale * by_query[0]), value);
-  const auto update = [&](int64_t row) { Store(Fma(Set1(key[row]), u, scale * Load(from + row * kLanes)), to + row * kLanes); };
+  const F32x16 scale = Set1(kChannels ? 1.0f : *token.decay);
+  const F32x16 u = Set1(token.beta) * Fnma(scale, by_key[0], Load(token.value));
+  Store(Fma(Set1(token.key_dot_query), u, scale * by_query[0]), token.value);
+  const auto update = [&](int64_t row) {
+    const F32x16 decay = kChannels ? Set1(token.decay[row]) : scale;
+    Store(Fma(Set1(key[row]), u, decay * Load(from + row * kLanes)), to + row * kLanes);
+  };
   for (d = 0; d + 4 <= key_dim; d += 4) {
     if constexpr (kStream) PrefetchRows<From, 1>(ahead, d);
     for (int j = 0; j < 4; ++j) update(d + j);
@@ -73,12 +90,19 @@ RT_SIMD void RecurrentStep(const From* from, To* to, int64_t key_dim, const floa
 
 // Tokens [0, n) on one panel. The first token reads the stored state (or zeros), the last one writes it; between them it lives in fp32 in
 // `panel` [Dk][16], so a narrow state is rounded once. Pass panel = state when there is nothing to narrow.
-template <class StateT>
+template <bool kChannels, class StateT>
 void RecurrentPanel(const DeltaScratch& s, int64_t key_dim, int64_t n, bool fresh, StateT* state, float* panel, float* values) {
   if (fresh) std::memset(static_cast<void*>(state), 0, static_cast<size_t>(key_dim) * kLanes * sizeof(StateT));
   const auto step = [&]<bool kStream>(std::bool_constant<kStream>, const auto* from, auto* to, int64_t i) {
-    RecurrentStep<kStream>(from, to, key_dim, s.keys + i * s.key_stride, s.queries + i * s.key_stride, s.key_dot_query[i], s.exp_g[i],
-                           s.beta[i], values + i * s.value_stride, reinterpret_cast<const char*>(state) + kStateAheadBytes);
+    const int64_t row = i * s.key_stride;
+    const RecurrentToken token = {s.keys + row,
+                                  (kChannels ? s.channel.keys : s.keys) + row,
+                                  (kChannels ? s.channel.queries : s.queries) + row,
+                                  kChannels ? s.channel.decay + row : s.exp_g + i,
+                                  s.key_dot_query[i],
+                                  s.beta[i],
+                                  values + i * s.value_stride};
+    RecurrentStep<kStream, kChannels>(from, to, key_dim, token, reinterpret_cast<const char*>(state) + kStateAheadBytes);
   };
   if (n == 1) return step(std::true_type{}, state, state, 0);
   step(std::true_type{}, state, panel, 0);

@@ -23,6 +23,17 @@ struct DeltaPackedScratch {
   bf16* state;         // [tile panels][ceil(Dk/2)][16][2]
 };
 
+// Gates with a value per key channel, of one value head; absent where gate_width is 1.
+struct DeltaChannelScratch {
+  float* decay;        // [chunk, key_stride] g, then e^g in place
+  float* keys;         // [chunk, key_stride] recurrent: k e^g; chunk: k e^G
+  float* queries;      // the same of q
+  float* later_keys;   // [chunk/16][key_stride][16] k_j e^(sum of g after j), transposed
+  float* block_gate;   // [key_stride] sum of g over the 16 rows at hand
+  float* total_gate;   // [key_stride] sum of g over all finished rows
+  float* end_decay;    // [key_stride] e^(G_end)
+};
+
 // All row strides are multiples of 16 floats, every array starts on a 64-byte border. Group = one key head and its value heads.
 struct DeltaScratch {
   int64_t key_stride;    // floats of a row of keys and queries: Dk rounded up to 16, tail zero
@@ -45,6 +56,7 @@ struct DeltaScratch {
   float* key_dot_query;  // recurrent: k_i . q_i, shared by the heads of a group
   double* running_g;     // chunk: G
   DeltaPackedScratch packed;
+  DeltaChannelScratch channel;
 
   RT_ALWAYS_INLINE int64_t head_value_floats() const { return kDeltaChunk * value_stride; }
 };

@@ -88,21 +88,37 @@ class TestStatePool {
   DType dtype_;
 };
 
+// One decay a head or one a key channel, by either formula.
+enum class GateKind { kScalar, kScalarBounded, kChannel, kChannelBounded };
+constexpr float kTestBound = -5.0f;
+
+inline const char* GateKindName(GateKind kind) {
+  const char* names[] = {"scalar", "scalar_bounded", "channel", "channel_bounded"};
+  return names[static_cast<int>(kind)];
+}
+inline DeltaDims WithGates(DeltaDims dims, GateKind kind) {
+  dims.gate_width = kind == GateKind::kScalar || kind == GateKind::kScalarBounded ? 1 : dims.head_k_dim;
+  return dims;
+}
+inline GateForm FormOf(GateKind kind) {
+  return kind == GateKind::kScalar || kind == GateKind::kChannel ? GateForm::kSoftplus : GateForm::kBoundedSigmoid;
+}
+
 // One (sequence, value head) in double precision. `state` is [Dk][Dv].
 class DeltaReference {
  public:
   DeltaReference(int64_t key_dim, int64_t value_dim) : key_dim_(key_dim), value_dim_(value_dim), state(key_dim * value_dim) {}
 
-  // q and k raw; g and beta final. Returns o [Dv].
-  std::vector<double> Step(const std::vector<double>& q, const std::vector<double>& k, const std::vector<double>& v, double g, double beta,
-                           double l2_eps) {
+  // q and k raw; g (one value, or one a key channel) and beta final. Returns o [Dv].
+  std::vector<double> Step(const std::vector<double>& q, const std::vector<double>& k, const std::vector<double>& v,
+                           const std::vector<double>& g, double beta, double l2_eps) {
     const double q_scale = 1 / std::sqrt(Squares(q) + l2_eps) / std::sqrt(static_cast<double>(key_dim_));
     const double k_scale = 1 / std::sqrt(Squares(k) + l2_eps);
     std::vector<double> o(value_dim_);
     // Row by row of the state, so that the loops over j run along memory.
-    const double decay = std::exp(g);
     std::vector<double> u(value_dim_);
     for (int64_t d = 0; d < key_dim_; ++d) {
+      const double decay = std::exp(g[g.size() == 1 ? 0 : static_cast<size_t>(d)]);
       for (int64_t j = 0; j < value_dim_; ++j) {
         state[d * value_dim_ + j] *= decay;
         u[j] += state[d * value_dim_ + j] * k[d] * k_scale;
@@ -128,8 +144,9 @@ class DeltaReference {
   std::vector<double> state;
 };
 
-inline double GateF64(double a, double a_log, double dt_bias) {
+inline double GateF64(const DeltaGates& gates, double a, double a_log, double dt_bias) {
   const double x = a + dt_bias;
+  if (gates.form == GateForm::kBoundedSigmoid) return gates.bound / (1 + std::exp(-std::exp(a_log) * x));
   return -std::exp(a_log) * (x > 20 ? x : std::log1p(std::exp(x)));
 }
 inline double BetaF64(double b, double beta_scale) { return beta_scale / (1 + std::exp(-b)); }

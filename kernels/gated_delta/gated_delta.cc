@@ -41,6 +41,10 @@ size_t LayOutDeltaScratch(const DeltaDims& dims, char* base, DeltaScratch* scrat
   packed.scores = take_packed(kDeltaChunk * kDeltaChunk);
   packed.u = take_packed(kDeltaTilePanels * kDeltaChunk * 16);
   packed.state = take_packed(kDeltaTilePanels * packed.key_stride * 16);
+  if (dims.channel_gates()) {
+    for (float** array : {&s.channel.decay, &s.channel.keys, &s.channel.queries, &s.channel.later_keys}) *array = take(kDeltaChunk * s.key_stride);
+    for (float** array : {&s.channel.block_gate, &s.channel.total_gate, &s.channel.end_decay}) *array = take(s.key_stride);
+  }
   if (scratch != nullptr) *scratch = s;
   return used;
 }

@@ -48,12 +48,6 @@ struct DeltaTensorIo {
   }
 };
 
-template <class Act>
-void ZeroRows(const GatedDeltaParams& params, int64_t first, int64_t n, int64_t column, int64_t width) {
-  Act* out = static_cast<Act*>(params.out) + first * params.out_stride + column;
-  for (int64_t t = 0; t < n; ++t) std::memset(static_cast<void*>(out + t * params.out_stride), 0, width * sizeof(Act));
-}
-
 // How finely a batch is cut: whole groups share their key products; single value heads, then half heads, fill more threads at the price
 // of forming those products again. Every cut gives the same bits.
 struct DeltaSplit {
@@ -78,26 +72,15 @@ void RunDeltaPart(const GatedDeltaParams& params, bool chunked, const DeltaSplit
   const int32_t panel_part = part % split.panel_parts;
   const int32_t head_part = part / split.panel_parts % split.head_parts;
   const int64_t panels = DeltaStatePanels(dims);
-  DeltaItem item{};
-  item.dims = dims;
-  item.gates = params.gates;
-  item.state = params.state;
-  item.l2_eps = params.l2_eps;
-  item.first_token = params.batch.cu_seqlens[sequence];
-  item.num_tokens = params.batch.cu_seqlens[sequence + 1] - item.first_token;
-  item.slot = params.batch.state_slot_ids[sequence];
-  item.has_initial_state = params.batch.has_initial_state[sequence] != 0;
+  DeltaItem item = MakeDeltaItem(params, sequence, part / (split.panel_parts * split.head_parts));
   item.chunked = chunked;
-  item.k_head = part / (split.panel_parts * split.head_parts);
   item.first_head = split.head_parts == 1 ? 0 : head_part;
   item.last_head = split.head_parts == 1 ? group : head_part + 1;
   item.first_panel = panels * panel_part / split.panel_parts;
   item.last_panel = panels * (panel_part + 1) / split.panel_parts;
   if (item.slot < 0) {
-    if (panel_part != 0) return;
-    const int64_t column = (static_cast<int64_t>(item.k_head) * group + item.first_head) * dims.head_v_dim;
-    return ZeroRows<Act>(params, item.first_token, item.num_tokens, column,
-                         static_cast<int64_t>(item.last_head - item.first_head) * dims.head_v_dim);
+    if (panel_part == 0) ZeroItemRows<Act>(params, item);
+    return;
   }
   RunDeltaItem<Act, Math>(item, scratch, DeltaTensorIo<Act>{params, item});
 }

@@ -92,27 +92,9 @@ class MixerIo {
 
 template <class Act, class Math>
 void RunMixerItem(const LinearMixerParams& params, int32_t sequence, int32_t k_head, const DeltaScratch& scratch) {
-  const DeltaDims& dims = params.dims;
-  const int32_t group = dims.num_v_heads / dims.num_k_heads;
-  DeltaItem item{};
-  item.dims = dims;
-  item.gates = params.gates;
-  item.state = params.state;
-  item.l2_eps = params.l2_eps;
-  item.first_token = params.batch.cu_seqlens[sequence];
-  item.num_tokens = params.batch.cu_seqlens[sequence + 1] - item.first_token;
-  item.slot = params.batch.state_slot_ids[sequence];
-  item.has_initial_state = params.batch.has_initial_state[sequence] != 0;
+  DeltaItem item = MakeDeltaItem(params, sequence, k_head);
   item.chunked = item.num_tokens > kMixerRecurrentTokens;
-  item.k_head = k_head;
-  item.last_head = group;
-  item.last_panel = DeltaStatePanels(dims);
-  if (item.slot < 0) {
-    const int64_t width = static_cast<int64_t>(group) * dims.head_v_dim;
-    Act* out = static_cast<Act*>(params.out) + item.first_token * params.out_stride + k_head * width;
-    for (int64_t t = 0; t < item.num_tokens; ++t) std::memset(static_cast<void*>(out + t * params.out_stride), 0, width * sizeof(Act));
-    return;
-  }
+  if (item.slot < 0) return ZeroItemRows<Act>(params, item);
   const MixerIo<Act> io(params, item);
   RunDeltaItem<Act, Math>(item, scratch, io);
   io.UpdateWindows();

@@ -14,20 +14,22 @@ constexpr int64_t kSlots = 8;
 const std::vector<TestSequence> kMixed = {{3, -1, false}, {1, 4, true}, {0, 2, true}, {70, 0, true}, {1, -1, true}, {1, 6, false},
                                           {5, 3, false}, {9, 7, true}, {17, 1, true}, {0, 5, false}, {2, -1, false}};
 
-class LinearMixer : public ::testing::TestWithParam<Isa> {
+class LinearMixer : public ::testing::TestWithParam<std::tuple<Isa, GateKind>> {
  protected:
   LinearMixerFn kernel(DType act) const {
-    const LinearMixerKernels& table = GetParam() == Isa::kAvx2 ? LinearMixerAvx2() : LinearMixerAvx512Bf16();
+    const LinearMixerKernels& table = std::get<0>(GetParam()) == Isa::kAvx2 ? LinearMixerAvx2() : LinearMixerAvx512Bf16();
     return act == DType::kF32 ? table.f32 : table.bf16_fma;
   }
+  GateKind gate() const { return std::get<1>(GetParam()); }
 };
 
 struct Problem {
-  Problem(const DeltaDims& dims, DType act, DType state_dtype, std::vector<TestSequence> sequences, uint32_t seed, int64_t width = 4)
-      : act(act), dims(dims), list(sequences), batch(sequences), width(width), key_channels(dims.num_k_heads * dims.head_k_dim),
+  Problem(const DeltaDims& shape, DType act, DType state_dtype, std::vector<TestSequence> sequences, uint32_t seed, GateKind gate, int64_t width = 4)
+      : act(act), dims(WithGates(shape, gate)), gate(gate), list(sequences), batch(sequences), width(width), key_channels(dims.num_k_heads * dims.head_k_dim),
         value_channels(dims.num_v_heads * dims.head_v_dim), channels(2 * key_channels + value_channels),
         // One merged projection row: q | k | v | z | a | b.
-        merged(act, TotalTokens(list), channels + value_channels + 2 * dims.num_v_heads, channels + value_channels + 2 * dims.num_v_heads + 5),
+        gate_column(channels + value_channels), beta_column(gate_column + int64_t{dims.num_v_heads} * dims.gate_width),
+        merged(act, TotalTokens(list), beta_column + dims.num_v_heads, beta_column + dims.num_v_heads + 5),
         out(act, TotalTokens(list), value_channels, value_channels + 3), conv_state(act, kSlots * (width - 1), channels, channels),
         weight(channels * width), packed(weight.size()), norm_weight(dims.head_v_dim), pool(dims, state_dtype, kSlots) {
     std::mt19937 rng(seed);
@@ -38,7 +40,7 @@ struct Problem {
     PackCausalConv1dWeight(weight.data(), DType::kF32, static_cast<int32_t>(channels), static_cast<int32_t>(width), packed.data());
     for (int32_t h = 0; h < dims.num_v_heads; ++h) {
       a_log.push_back(normal(rng) - 1.0f);
-      dt_bias.push_back(normal(rng) - 1.0f);
+      for (int32_t c = 0; c < dims.gate_width; ++c) dt_bias.push_back(normal(rng) - 1.0f);
     }
     for (int64_t r = 0; r < conv_state.rows(); ++r) conv_state.FillRow(r, std::numeric_limits<float>::quiet_NaN());
     for (const TestSequence& s : list) {
@@ -54,9 +56,9 @@ struct Problem {
     char* m = static_cast<char*>(merged.data());
     const auto column = [&](int64_t c) { return m + c * SizeOf(act); };
     const int64_t s = merged.stride();
-    const int64_t z = channels, a = channels + value_channels;
-    return {column(0), s, column(key_channels), s, column(2 * key_channels), s, column(z), s,
-            {column(a), s, column(a + dims.num_v_heads), s, a_log.data(), dt_bias.data(), 1.0f},
+    return {column(0), s, column(key_channels), s, column(2 * key_channels), s, column(channels), s,
+            {column(gate_column), s, column(beta_column), s, a_log.data(), dt_bias.data(), 1.0f, FormOf(gate),
+             FormOf(gate) == GateForm::kSoftplus ? 0 : kTestBound},
             packed.data(), static_cast<int32_t>(width), conv_state.data(), (width - 1) * channels * SizeOf(act), pool.view(),
             norm_weight.data(), 1e-6f, 1e-6f, GateActivation::kSilu, out.data(), out.stride(), batch.view(), dims,
             reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64)};
@@ -77,9 +79,10 @@ struct Problem {
 
   DType act;
   DeltaDims dims;
+  GateKind gate;
   std::vector<TestSequence> list;
   TestBatch batch;
-  int64_t width, key_channels, value_channels, channels;
+  int64_t width, key_channels, value_channels, channels, gate_column, beta_column;
   TestMatrix merged, out, conv_state;
   std::vector<float> weight, packed, a_log, dt_bias, norm_weight;
   TestStatePool pool;
@@ -104,18 +107,24 @@ std::vector<double> ConvSilu(const Problem& p, const TestMatrix& old_window, siz
 
 void CheckSequenceHead(const Problem& p, const TestMatrix& old_window, const TestStatePool& old_pool, size_t s, int32_t h, ErrorReport* outputs,
                        ErrorReport* states) {
-  const auto [hk, hv, dk, dv] = p.dims;
+  const int32_t hk = p.dims.num_k_heads, hv = p.dims.num_v_heads, dk = p.dims.head_k_dim, dv = p.dims.head_v_dim;
   const auto [length, slot, has_initial] = p.list[s];
   DeltaReference reference(dk, dv);
   for (int64_t i = 0; has_initial && i < int64_t{dk} * dv; ++i) reference.state[i] = old_pool.Get(slot, h, i / dv, i % dv);
   const int64_t key_head = h / (hv / hk);
+  DeltaGates gates = {};
+  gates.form = FormOf(p.gate);
+  gates.bound = kTestBound;
   for (int64_t t = 0; t < length; ++t) {
     const int64_t row = p.batch.cu_seqlens[s] + t;
-    const int64_t a = p.channels + p.value_channels;
+    std::vector<double> g;
+    for (int64_t c = int64_t{h} * p.dims.gate_width; c < (h + int64_t{1}) * p.dims.gate_width; ++c) {
+      g.push_back(GateF64(gates, p.merged.Get(row, p.gate_column + c), p.a_log[h], p.dt_bias[c]));
+    }
     const std::vector<double> o = reference.Step(
         ConvSilu(p, old_window, s, t, key_head * dk, dk), ConvSilu(p, old_window, s, t, p.key_channels + key_head * dk, dk),
         ConvSilu(p, old_window, s, t, 2 * p.key_channels + int64_t{h} * dv, dv),
-        GateF64(p.merged.Get(row, a + h), p.a_log[h], p.dt_bias[h]), BetaF64(p.merged.Get(row, a + hv + h), 1.0), 1e-6);
+        g, BetaF64(p.merged.Get(row, p.beta_column + h), 1.0), 1e-6);
     const double mean = std::inner_product(o.begin(), o.end(), o.begin(), 0.0) / dv;
     for (int64_t i = 0; i < dv; ++i) {
       const double z = p.merged.Get(row, p.channels + int64_t{h} * dv + i);
@@ -175,7 +184,7 @@ TEST_P(LinearMixer, MatchesTheComposedFormulasForEveryDtypeAndShape) {
   for (const DeltaDims& dims : {kOdd, kReal}) {
     for (DType act : {DType::kF32, DType::kBf16}) {
       for (DType state : {DType::kF32, DType::kBf16, DType::kF16}) {
-        Problem p(dims, act, state, kMixed, 51);
+        Problem p(dims, act, state, kMixed, 51, gate());
         CheckAgainstReference(kernel(act), p, 2, "mixer, seed 51, Dk " + std::to_string(dims.head_k_dim) + ", act " +
                                                      std::to_string(static_cast<int>(act)) + ", state " + std::to_string(static_cast<int>(state)));
       }
@@ -186,17 +195,17 @@ TEST_P(LinearMixer, MatchesTheComposedFormulasForEveryDtypeAndShape) {
 TEST_P(LinearMixer, MatchesAtEveryLengthAroundTheChunkBorders) {
   for (int32_t length : {1, 2, 8, 9, 15, 16, 17, 63, 64, 65, 130, 200}) {
     for (bool initial : {false, true}) {
-      Problem p(kOdd, DType::kF32, DType::kF32, {{length, 3, initial}}, 60 + length, length % 2 ? 4 : 3);
+      Problem p(kOdd, DType::kF32, DType::kF32, {{length, 3, initial}}, 60 + length, gate(), length % 2 ? 4 : 3);
       CheckAgainstReference(kernel(DType::kF32), p, 1, "mixer, length " + std::to_string(length) + ", seed " + std::to_string(60 + length));
     }
   }
 }
 
 TEST_P(LinearMixer, DecodeAfterPrefillEqualsOnePrefillWithinRounding) {
-  Problem whole(kOdd, DType::kF32, DType::kF32, {{90, 2, false}}, 8);
+  Problem whole(kOdd, DType::kF32, DType::kF32, {{90, 2, false}}, 8, gate());
   whole.Run(kernel(DType::kF32));
   for (const std::vector<int32_t>& pieces : {std::vector<int32_t>{80, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {1, 2, 3, 63, 21}, {64, 0, 26}}) {
-    Problem p(kOdd, DType::kF32, DType::kF32, {{90, 2, false}}, 8);
+    Problem p(kOdd, DType::kF32, DType::kF32, {{90, 2, false}}, 8, gate());
     int32_t done = 0;
     const int32_t slot = 2;
     for (int32_t n : pieces) {
@@ -224,7 +233,7 @@ TEST_P(LinearMixer, DecodeAfterPrefillEqualsOnePrefillWithinRounding) {
 TEST_P(LinearMixer, AVerifyRunGivesTheSameBytesAsDecodingTokenByToken) {
   for (DType act : {DType::kF32, DType::kBf16}) {
     const int32_t length = static_cast<int32_t>(kMixerRecurrentTokens);
-    Problem verify(kOdd, act, DType::kF32, {{length, 2, true}}, 9), decode(kOdd, act, DType::kF32, {{length, 2, true}}, 9);
+    Problem verify(kOdd, act, DType::kF32, {{length, 2, true}}, 9, gate()), decode(kOdd, act, DType::kF32, {{length, 2, true}}, 9, gate());
     verify.Run(kernel(act));
     for (int32_t t = 0; t < length; ++t) decode.RunOne(kernel(act), t, 1, &decode.batch.slots[0], &decode.batch.has_initial[0]);
     EXPECT_EQ(verify.out.bytes(), decode.out.bytes());
@@ -235,10 +244,10 @@ TEST_P(LinearMixer, AVerifyRunGivesTheSameBytesAsDecodingTokenByToken) {
 
 TEST_P(LinearMixer, BytesDependNeitherOnThreadsNorOnBatchMates) {
   for (DType act : {DType::kF32, DType::kBf16}) {
-    Problem one(kOdd, act, DType::kBf16, kMixed, 14);
+    Problem one(kOdd, act, DType::kBf16, kMixed, 14, gate());
     one.Run(kernel(act));
     for (int threads : {2, 5, 33}) {
-      Problem many(kOdd, act, DType::kBf16, kMixed, 14);
+      Problem many(kOdd, act, DType::kBf16, kMixed, 14, gate());
       many.Run(kernel(act), threads);
       EXPECT_EQ(one.out.bytes(), many.out.bytes()) << threads << " threads";
       EXPECT_EQ(one.pool.bytes(), many.pool.bytes()) << threads << " threads";
@@ -247,12 +256,12 @@ TEST_P(LinearMixer, BytesDependNeitherOnThreadsNorOnBatchMates) {
     std::string error;
     const auto pool = ThreadPool::Create({.num_threads = 3}, &error);  // real threads, for the thread sanitizer
     ASSERT_NE(pool, nullptr) << error;
-    Problem real(kOdd, act, DType::kBf16, kMixed, 14);
+    Problem real(kOdd, act, DType::kBf16, kMixed, 14, gate());
     kernel(act)(real.params(3), pool->parallel());
     EXPECT_EQ(one.out.bytes(), real.out.bytes());
     EXPECT_EQ(one.pool.bytes(), real.pool.bytes());
     EXPECT_EQ(one.conv_state.bytes(), real.conv_state.bytes());
-    Problem alone(kOdd, act, DType::kBf16, kMixed, 14);
+    Problem alone(kOdd, act, DType::kBf16, kMixed, 14, gate());
     for (size_t s = kMixed.size(); s-- > 0;) {
       alone.RunOne(kernel(act), alone.batch.cu_seqlens[s], kMixed[s].length, &alone.batch.slots[s], &alone.batch.has_initial[s]);
     }
@@ -262,7 +271,12 @@ TEST_P(LinearMixer, BytesDependNeitherOnThreadsNorOnBatchMates) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryIsa, LinearMixer, ::testing::ValuesIn(TestedIsas()), IsaTestName());
+INSTANTIATE_TEST_SUITE_P(EveryIsa, LinearMixer,
+                         ::testing::Combine(::testing::ValuesIn(TestedIsas()),
+                                            ::testing::Values(GateKind::kScalar, GateKind::kChannel, GateKind::kChannelBounded)),
+                         [](const auto& info) {
+                           return std::string(IsaName(std::get<0>(info.param))) + "_" + GateKindName(std::get<1>(info.param));
+                         });
 
 }  // namespace
 }  // namespace rt::kernels
