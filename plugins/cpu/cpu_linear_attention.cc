@@ -29,7 +29,12 @@ class LinearBackend : public plugin::Backend {
 };
 
 kernels::DeltaDims DimsOf(const rt_attrs_mixer& a) {
-  return {static_cast<int32_t>(a.num_k_heads), static_cast<int32_t>(a.num_v_heads), static_cast<int32_t>(a.head_k_dim), static_cast<int32_t>(a.head_v_dim)};
+  return {static_cast<int32_t>(a.num_k_heads), static_cast<int32_t>(a.num_v_heads), static_cast<int32_t>(a.head_k_dim), static_cast<int32_t>(a.head_v_dim), static_cast<int32_t>(a.gate_width)};
+}
+// Gates of this phase's tokens: a and b are matrices of the whole step, a_log and dt_bias weights.
+kernels::DeltaGates DecayOf(const rt_attrs_mixer& attrs, const void* a, int64_t a_stride, const void* b, int64_t b_stride, const float* a_log, const float* dt_bias) {
+  const auto form = attrs.gate_form == RT_GATE_BOUNDED_SIGMOID ? kernels::GateForm::kBoundedSigmoid : kernels::GateForm::kSoftplus;
+  return {a, a_stride, b, b_stride, a_log, dt_bias, attrs.beta_scale, form, attrs.gate_bound};
 }
 kernels::GateActivation GateOf(const rt_attrs_mixer& a) { return a.output_gate == RT_ACT_SIGMOID ? kernels::GateActivation::kSigmoid : kernels::GateActivation::kSilu; }
 int32_t ChannelsOf(const rt_attrs_mixer& a) { return static_cast<int32_t>(2 * a.num_k_heads * a.head_k_dim + a.num_v_heads * a.head_v_dim); }
@@ -83,7 +88,7 @@ class MixerPlan : public ConvPlanBase {
     p.q_stride = p.k_stride = p.v_stride = qkv.stride;
     p.z = c_.Row(z, phase);
     p.z_stride = z.stride;
-    p.gates = {c_.Row(g, phase), g.stride, c_.Row(b, phase), b.stride, Floats(*a.weights[1]), Floats(*a.weights[2]), c_.attrs.beta_scale};
+    p.gates = DecayOf(c_.attrs, c_.Row(g, phase), g.stride, c_.Row(b, phase), b.stride, Floats(*a.weights[1]), Floats(*a.weights[2]));
     p.conv_weight = Floats(*a.weights[0]);
     p.conv_width = static_cast<int32_t>(c_.attrs.conv_width);
     p.conv_state = a.caches[0]->base;
@@ -142,7 +147,7 @@ class DeltaPlan : public plugin::Plan {
     p.k = q + key_bytes;
     p.v = q + 2 * key_bytes;
     p.q_stride = p.k_stride = p.v_stride = u.stride;
-    p.gates = {c_.Row(g, phase), g.stride, c_.Row(b, phase), b.stride, Floats(*a.weights[0]), Floats(*a.weights[1]), c_.attrs.beta_scale};
+    p.gates = DecayOf(c_.attrs, c_.Row(g, phase), g.stride, c_.Row(b, phase), b.stride, Floats(*a.weights[0]), Floats(*a.weights[1]));
     p.out = c_.Row(o, phase);
     p.out_stride = o.stride;
     p.state = StateOf(*a.caches[0]);
@@ -193,6 +198,8 @@ class LinearAttention : public plugin::BackendProvider {
     if (problem.Get(RT_COL_OUT_DTYPE) != in) return plugin::Refuse(verdict, RT_COL_OUT_DTYPE, "must equal in_dtype");
     if (problem.Find(RT_COL_CONV_DTYPE).value_or(in) != in) return plugin::Refuse(verdict, RT_COL_CONV_DTYPE, "the window is kept in the dtype of the activations");
     if (problem.attrs<rt_attrs_mixer>() == nullptr) return plugin::Refuse(verdict, 0, "attributes are missing");
+    const int64_t width = problem.Find(RT_COL_GATE_WIDTH).value_or(1), key_dim = problem.Find(RT_COL_HEAD_K_DIM).value_or(width);
+    if (width != 1 && width != key_dim) return plugin::Refuse(verdict, RT_COL_GATE_WIDTH, "one decay a head or one a key channel: expected 1 or head_k_dim");
     (void)row_idx;
   }
 
@@ -280,7 +287,7 @@ class LinearAttention : public plugin::BackendProvider {
       return a;
     };
     const std::vector<plugin::Constraint> heads = {Range(RT_COL_HEAD_K_DIM, 1, 512), Range(RT_COL_HEAD_V_DIM, 1, 512), Any(RT_COL_NUM_K_HEADS), Any(RT_COL_NUM_V_HEADS), Any(RT_COL_HEAD_RATIO),
-                                                   OneOf(RT_COL_GATE_FORM, {RT_GATE_SOFTPLUS_DECAY}), OneOf(RT_COL_GATE_WIDTH, {1}), OneOf(RT_COL_GATE_BOUND_MILLI, {0}), Range(RT_COL_BETA_SCALE_MILLI, 1, 2000)};
+                                                   OneOf(RT_COL_GATE_FORM, {RT_GATE_SOFTPLUS_DECAY, RT_GATE_BOUNDED_SIGMOID}), Any(RT_COL_GATE_WIDTH), Range(RT_COL_GATE_BOUND_MILLI, -5000, 0), Range(RT_COL_BETA_SCALE_MILLI, 1, 2000)};
     const std::vector<plugin::Constraint> conv = {OneOf(RT_COL_CONV_DTYPE, ActDTypes()), Range(RT_COL_CONV_WIDTH, kernels::kMinConvWidth, kernels::kMaxConvWidth)};
     const std::vector<plugin::Constraint> gate = {OneOf(RT_COL_OUTPUT_GATE, {RT_ACT_SILU, RT_ACT_SIGMOID})};
     for (const bool wide : {true, false}) {

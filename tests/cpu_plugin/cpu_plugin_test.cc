@@ -634,6 +634,63 @@ TEST_P(CpuPlugin, MoeExpertsRefuseAnIdThatNamesNoExpert) {
   }
 }
 
+// Gates of every width and form, over heads in groups and one to one. Strong decays come from a wide a.
+TEST_P(CpuPlugin, ChannelAndBoundedGatesEqualTheOracle) {
+  struct Gate {
+    const char* name;
+    uint32_t form, width;
+    float bound;
+  };
+  for (const Gate& gate : {Gate{"scalar, bounded", RT_GATE_BOUNDED_SIGMOID, 1, -5.0f}, Gate{"channel", RT_GATE_SOFTPLUS_DECAY, 24, 0.0f}, Gate{"channel, bounded", RT_GATE_BOUNDED_SIGMOID, 24, -5.0f},
+                           Gate{"channel, bounded at -0.5", RT_GATE_BOUNDED_SIGMOID, 24, -0.5f}}) {
+    rt_attrs_mixer attrs = kMixer;
+    attrs.gate_form = gate.form;
+    attrs.gate_width = gate.width;
+    attrs.gate_bound = gate.bound;
+    attrs.output_gate = RT_ACT_SIGMOID;
+    const int64_t columns = 6 * static_cast<int64_t>(gate.width);
+    const auto widen = [](size_t index) {
+      return [index](OpTensors* t) {
+        for (double& a : t->inputs[index]) a *= 4;  // a power of two keeps it representable
+      };
+    };
+    for (uint32_t state : {RT_DTYPE_F32, RT_DTYPE_BF16}) {
+      SCOPED_TRACE(std::string(gate.name) + ", state " + ops::DTypeName(state));
+      const auto caches = MixerCaches(act(), state);
+      Case mixer = {Make(RT_OP_LINEAR_MIXER, {Act({T, 216}), Act({T, 120}), Act({T, 6}), Act({T, columns})}, {F32({216, 1, 4}), F32({6}), F32({columns}), F32({20})}, {Act({T, 120})}, &attrs, caches), widen(3)};
+      Case rule = {Make(RT_OP_GATED_DELTA_RULE, {Act({T, 216}), Act({T, 6}), Act({T, columns})}, {F32({6}), F32({columns})}, {Act({T, 120})}, &attrs, {caches[1]}), widen(2)};
+      if (state != RT_DTYPE_F32) mixer.bound_f32 = rule.bound_f32 = 1e-2;
+      Check(mixer);
+      Check(rule);
+    }
+  }
+}
+
+// A width that is neither 1 nor head_k_dim reaches supports() only, and is refused there by name.
+TEST_P(CpuPlugin, OtherGateWidthsAreRefused) {
+  rt_attrs_mixer attrs = kMixer;
+  attrs.gate_width = 12;
+  const OpInstance op = Make(RT_OP_GATED_DELTA_RULE, {Act({T, 216}), Act({T, 6}), Act({T, 72})}, {F32({6}), F32({72})}, {Act({T, 120})}, &attrs, {MixerCaches(act(), RT_DTYPE_F32)[1]});
+  const Loaded& loaded = Level(std::get<0>(GetParam()));
+  const auto* api = static_cast<const rt_backend_api*>(loaded.tables.at(RT_KIND_LINEAR_ATTENTION))->ops;
+  const auto columns = ops::ProblemColumns(*ops::FindOp(op.op, op.version), op);
+  const rt_problem problem = {sizeof problem, RT_PHASE_DECODE, plugin::Str(op.op), op.version, static_cast<uint32_t>(columns.size()), columns.data(), op.attrs, {1, 0}};
+  const rt_row* rows = nullptr;
+  uint32_t count = 0, stride = 0;
+  ASSERT_EQ(api->rows(loaded.ctx, &rows, &count, &stride), RT_OK);
+  int refused = 0;
+  for (uint32_t r = 0; r < count; ++r) {
+    if (plugin::View(rows[r].op) != op.op || rows[r].unavailable != RT_UNAVAILABLE_NONE || !ConstraintsHold(rows[r], columns)) continue;
+    rt_verdict verdict = {};
+    verdict.struct_size = sizeof verdict;
+    ASSERT_EQ(api->supports(loaded.ctx, r, &problem, &verdict), RT_OK);
+    EXPECT_EQ(verdict.ok, 0u);
+    EXPECT_EQ(verdict.column, static_cast<uint32_t>(RT_COL_GATE_WIDTH));
+    ++refused;
+  }
+  EXPECT_GT(refused, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Levels, CpuPlugin, testing::Combine(testing::Values("avx2", "avx512bf16"), testing::Values(uint32_t{RT_DTYPE_F32}, uint32_t{RT_DTYPE_BF16})),
                          [](const auto& info) { return std::string(std::get<0>(info.param)) + "_" + ops::DTypeName(std::get<1>(info.param)); });
 
