@@ -1,7 +1,6 @@
-// Gated attention over the paged cache.
+// The attention component: its backend, and gated attention over the paged cache.
+#include "plugins/cpu/cpu_attention.h"
 #include "kernels/attention/attention.h"
-#include "plugins/cpu/cpu_plugin.h"
-#include "plugins/cpu/step_view.h"
 
 #include <rt/plugin/op_defs.h>
 
@@ -13,7 +12,7 @@ namespace {
 using kernels::DType;
 using kernels::Parallel;
 
-class AttentionBackend : public plugin::Backend {
+class AttentionBackend : public AttentionStep {
  public:
   AttentionBackend(int32_t max_tokens, const Parallel& parallel) : max_tokens_(max_tokens), parallel_(parallel) {}
 
@@ -33,8 +32,6 @@ class AttentionBackend : public plugin::Backend {
     for (Rotary& r : rotary_) RT_RETURN_IF_ERROR(FromKernel(kernels::RotaryTable(meta.num_tokens, meta.positions, r.dim, r.theta, r.table.data(), parallel_), "rotary table"));
     return Status::Ok();
   }
-  const StepView& view() const { return view_; }
-
  private:
   struct Rotary {
     int32_t dim;
@@ -43,7 +40,6 @@ class AttentionBackend : public plugin::Backend {
   };
   int32_t max_tokens_;
   Parallel parallel_;
-  StepView view_;
   std::deque<Rotary> rotary_;
 };
 
@@ -115,6 +111,7 @@ class Attention : public plugin::BackendProvider {
   const plugin::RowTable& rows() const override { return rows_; }
 
   void Supports(uint32_t, const plugin::ProblemView& problem, rt_verdict* verdict) const override {
+    if (IsLatentOp(problem.op())) return SupportsLatent(problem, verdict);
     const int64_t in = problem.Get(RT_COL_IN_DTYPE);
     if (problem.Get(RT_COL_OUT_DTYPE) != in) return plugin::Refuse(verdict, RT_COL_OUT_DTYPE, "must equal in_dtype");
     if (problem.Get(RT_COL_KV_DTYPE) != in) return plugin::Refuse(verdict, RT_COL_KV_DTYPE, "keys and values are kept in the dtype of the activations");
@@ -123,10 +120,11 @@ class Attention : public plugin::BackendProvider {
 
   Result<std::unique_ptr<plugin::Plan>> CreatePlan(const rt_plan_desc& desc) override {
     const plugin::ProblemView problem(*desc.problem);
-    const auto* attrs = problem.attrs<rt_attrs_attention>();
-    if (attrs == nullptr) return {Code::kInvalidArgument, "rt_attrs_attention is missing"};
     if (desc.backend == nullptr) return {Code::kInvalidArgument, "an attention plan needs its backend"};
     auto* backend = static_cast<AttentionBackend*>(reinterpret_cast<plugin::Backend*>(desc.backend));
+    if (IsLatentOp(problem.op())) return CreateLatentPlan(desc, rows_.spec(desc.row_idx), isas_[desc.row_idx], backend->view(), parallel_);
+    const auto* attrs = problem.attrs<rt_attrs_attention>();
+    if (attrs == nullptr) return {Code::kInvalidArgument, "rt_attrs_attention is missing"};
     return std::unique_ptr<plugin::Plan>(std::make_unique<AttentionPlan>(*attrs, isas_[desc.row_idx], KernelDType(problem.Get(RT_COL_IN_DTYPE)), static_cast<int32_t>(problem.Get(RT_COL_KV_BLOCK_SIZE)),
                                                                          desc.max_sequences, backend, parallel_));
   }
@@ -150,6 +148,10 @@ class Attention : public plugin::BackendProvider {
                         OneOf(RT_COL_WEIGHT_OFFSET_MILLI, {0, 1000}), OneOf(RT_COL_OUTPUT_GATE, {RT_ACT_NONE, RT_ACT_SIGMOID})};
     spec.unavailable = level.unavailable;
     spec.unavailable_reason = level.reason;
+    Add(level, std::move(spec));
+    AddLatentRows(level, [&](plugin::RowSpec latent) { Add(level, std::move(latent)); });
+  }
+  void Add(const Level& level, plugin::RowSpec spec) {
     rows_.Add(std::move(spec));
     isas_.push_back(level.isa);
   }

@@ -229,7 +229,7 @@ constexpr int64_t kUnits = 8;
 
 // Elements of one unit of a cache as the oracle and the plugin lay it out.
 int64_t UnitElements(const CacheInfo& c) {
-  if (c.role == RT_CACHE_KEY || c.role == RT_CACHE_VALUE) return Product(c.dims) * c.block_size;
+  if (c.role == RT_CACHE_KEY || c.role == RT_CACHE_VALUE || c.role == RT_CACHE_LATENT) return Product(c.dims) * c.block_size;
   if (c.role == RT_CACHE_RECURRENT) return oracle::StateElements(oracle::StateLayout::kVPanel16, {c.dims[0], c.dims[1], c.dims[2]});
   return Product(c.dims);
 }
@@ -298,7 +298,8 @@ class CpuPlugin : public testing::TestWithParam<std::tuple<const char*, uint32_t
   static Values CacheValues(const CacheInfo& c, const StepMeta& meta, std::mt19937& rng) {
     const int64_t unit = UnitElements(c);
     Values values(static_cast<size_t>(kUnits * unit), std::nan(""));
-    const bool kv = c.role == RT_CACHE_KEY || c.role == RT_CACHE_VALUE;
+    const bool kv = c.role == RT_CACHE_KEY || c.role == RT_CACHE_VALUE || c.role == RT_CACHE_LATENT;
+    const int64_t num_heads = c.dims.size() == 2 ? c.dims[0] : 1, width = c.dims.back();  // of a token's rows
     std::normal_distribution<double> draw(0, 1);
     for (int64_t s = 0; s < meta.num_sequences(); ++s) {
       const int32_t slot = meta.state_slot_ids[static_cast<size_t>(s)];
@@ -310,8 +311,8 @@ class CpuPlugin : public testing::TestWithParam<std::tuple<const char*, uint32_t
       }
       for (int64_t t = 0; t < meta.context_lens[static_cast<size_t>(s)]; ++t) {
         const int32_t block = meta.block_tables[static_cast<size_t>(s)][static_cast<size_t>(t / c.block_size)];
-        for (int64_t h = 0; h < c.dims[0]; ++h) {
-          for (int64_t i = 0; i < c.dims[1]; ++i) values[static_cast<size_t>(block * unit + (h * c.block_size + t % c.block_size) * c.dims[1] + i)] = Round(c.dtype, draw(rng));
+        for (int64_t h = 0; h < num_heads; ++h) {
+          for (int64_t i = 0; i < width; ++i) values[static_cast<size_t>(block * unit + (h * c.block_size + t % c.block_size) * width + i)] = Round(c.dtype, draw(rng));
         }
       }
     }
@@ -499,6 +500,7 @@ constexpr rt_attrs_none kNone = {sizeof(rt_attrs_none), 0};
 constexpr rt_attrs_norm kNorm = {sizeof(rt_attrs_norm), 1e-6f, 1, 0};
 // Awkward on purpose: widths that fill no vector, three value heads to a key head.
 constexpr rt_attrs_mixer kMixer = {sizeof(rt_attrs_mixer), 2, 6, 24, 20, 4, RT_GATE_SOFTPLUS_DECAY, 1, RT_ACT_SILU, 0, 1, 1e-6f, 1e-6f, 0};
+constexpr rt_attrs_mla kMla = {sizeof(rt_attrs_mla), 3, 20, 7, 5, 9, 1e-6f, 0.2887f};
 constexpr rt_attrs_attention kAttention = {sizeof(rt_attrs_attention), 6, 2, 24, 6, RT_QK_NORM_PER_HEAD, RT_ACT_SIGMOID, 1e-6f, 1, 0.2041f, 1e4};
 
 OpInstance Make(const char* op, std::vector<TensorInfo> inputs, std::vector<TensorInfo> weights, std::vector<TensorInfo> outputs, const void* attrs, std::vector<CacheInfo> caches = {}) {
@@ -702,6 +704,19 @@ TEST_P(CpuPlugin, AttentionMixerEqualsTheOracle) {
   test.bound_f32 = 4e-6;
   test.step.block_tables[1] = {4, -1};  // the reference knows no attention row without a block
   Check(test);
+}
+
+TEST_P(CpuPlugin, LatentAttentionAndItsPiecesEqualTheOracleInEitherKvLayout) {
+  for (uint32_t layout : {RT_KV_LAYOUT_HND, RT_KV_LAYOUT_NHD}) {
+    const CacheInfo latent = {RT_CACHE_LATENT, act(), layout, 4, {25}};
+    Case test = {Make(RT_OP_MLA_MIXER, {Act({T, 36}), Act({T, 25})}, {F32({20}), Act({48, 20})}, {Act({T, 27})}, &kMla, {latent}), {}};
+    test.bound_f32 = 4e-6;
+    test.step.block_tables[1] = {4, -1};  // the reference knows no attention row without a block
+    Check(test);
+    test.op = Make(RT_OP_MLA_ATTENTION, {Act({T, 36}), Act({T, 25})}, {Act({48, 20})}, {Act({T, 27})}, &kMla, {latent});
+    Check(test);
+  }
+  Check({Make(RT_OP_LATENT_NORM, {Act({T, 25})}, {F32({20})}, {Act({T, 25})}, &kMla), {}});
 }
 
 TEST(CpuPluginOptions, WrongOptionsAreNamed) {
