@@ -1,6 +1,7 @@
 // New rows, the cache, and how work is dealt to threads. Part of the per-ISA code.
 #pragma once
 
+#include <atomic>
 #include <cstring>
 
 #include "kernels/common/simd.h"
@@ -64,28 +65,26 @@ void AppendLatentRows(const LatentAttentionArgs& args, const Parallel& parallel)
   });
 }
 
-// Deals items, visited twice in the same order by `each(visit)` with visit(item, cost), to threads: contiguous runs of about
-// equal cost, on the caller alone if there is little work (costs in multiply-adds).
+// Deals items, visited in one order by `each(visit)` with visit(item, cost), to threads that take the next one when they are
+// done with one: results do not depend on who computes an item, and a thread that loses its core delays the others by one item.
+// Little work (costs in multiply-adds) stays on the caller.
 template <class Each, class Body>
 void DealItems(const Parallel& parallel, const Each& each, const Body& body) {
   int64_t total = 0;
   each([&](const auto&, int64_t cost) { total += cost; });
-  if (total == 0) return;
-  const auto run = [&](int thread, int num_threads) {
-    int64_t before = 0;
-    each([&](const auto& item, int64_t cost) {
-      // The owner is the thread whose share holds the middle of the item; shares of `total` as doubles: costs of a long
-      // prompt times twice the threads need more than 63 bits.
-      const double middle = static_cast<double>(before) + 0.5 * static_cast<double>(cost);
-      if (static_cast<int>(middle / static_cast<double>(total) * num_threads) == thread) body(item, thread);
-      before += cost;
-    });
-  };
   if (parallel.num_threads == 1 || total < 16 * kMinParallelCost) {
-    run(0, 1);
-  } else {
-    ParallelRun(parallel, run);
+    each([&](const auto& item, int64_t) { body(item, 0); });
+    return;
   }
+  std::atomic<int64_t> next{0};
+  ParallelRun(parallel, [&](int thread, int) {
+    int64_t mine = next.fetch_add(1, std::memory_order_relaxed), index = 0;
+    each([&](const auto& item, int64_t) {
+      if (index++ != mine) return;
+      body(item, thread);
+      mine = next.fetch_add(1, std::memory_order_relaxed);
+    });
+  });
 }
 
 }  // namespace RT_ISA_NS
