@@ -171,11 +171,11 @@ Result<RunResult> RunBatch(Session& session, int batch, int prompt_tokens, int n
   return r;
 }
 
-// Bytes a decode step must move: every weight once, each sequence's recurrent state read and written, its keys and values read.
+// Bytes a decode step must move: every weight that the batch needs once (of a mixture, the experts that somebody chose), each sequence's recurrent state read and written, its keys and values read.
 double StepBytes(Session& session, int batch, double context) {
   const CacheGeometry g = session.runner()->cache_geometry();
   const double kv = static_cast<double>(g.kv_block_bytes) / g.block_size_tokens * context;
-  return static_cast<double>(session.runner()->weight_bytes_per_token()) + batch * (2.0 * static_cast<double>(g.state_slot_bytes) + kv);
+  return static_cast<double>(session.runner()->step_weight_bytes(batch)) + batch * (2.0 * static_cast<double>(g.state_slot_bytes) + kv);
 }
 
 ExitCode RunBench(const BenchOptions& options) {

@@ -1,5 +1,7 @@
 #include "runtime/executor/device_runner.h"
 
+#include "runtime/executor/weight_traffic.h"
+
 #include <rt/plugin/op_defs.h>
 #include <rt/plugin/plugin.hpp>
 
@@ -8,7 +10,6 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <set>
 
 namespace rt {
 namespace {
@@ -127,17 +128,10 @@ Status DeviceRunner::PackWeights() {
 
 RunnerLimits DeviceRunner::limits() const { return {parts_.options.max_sequences, parts_.options.max_step_tokens, parts_.options.max_context}; }
 
-uint64_t DeviceRunner::weight_bytes_per_token() const {
-  std::set<uint32_t> gathered, read;
-  for (const ProgramOp& op : parts_.program.ops) {
-    for (uint32_t id : op.weights) {
-      if (id != kNoId) (op.op == RT_OP_EMBEDDING ? gathered : read).insert(id);
-    }
-  }
-  uint64_t bytes = 0;
-  for (uint32_t id : read) bytes += weights_.bytes(id);
-  for (uint32_t id : gathered) bytes += read.count(id) ? 0 : weights_.bytes(id) / static_cast<uint64_t>(std::max<int64_t>(1, parts_.program.weights[id].dims[0]));
-  return bytes;
+uint64_t DeviceRunner::step_weight_bytes(int64_t num_tokens) const {
+  std::vector<uint64_t> bytes(parts_.program.weights.size());
+  for (uint32_t id = 0; id < bytes.size(); ++id) bytes[id] = weights_.bytes(id);
+  return StepWeightBytes(parts_.program, bytes, num_tokens);
 }
 
 // ---- set-up ------------------------------------------------------------------------------------------------------------------

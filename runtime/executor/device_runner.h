@@ -66,8 +66,9 @@ class DeviceRunner : public ModelRunner {
   const NegotiationResult& negotiated() const { return parts_.negotiated; }
   const Parts& parts() const { return parts_; }
   uint64_t weight_bytes() const { return weights_.total_bytes(); }
-  // Bytes of weights that one decoded token reads: every matrix once, one row of the embedding.
-  uint64_t weight_bytes_per_token() const;
+  // Bytes of weights that a step of `num_tokens` decoded tokens reads (weight_traffic.h), and of one token.
+  uint64_t step_weight_bytes(int64_t num_tokens) const;
+  uint64_t weight_bytes_per_token() const { return step_weight_bytes(1); }
   // Time spent in Enqueue and Collect outside kernels and backends: metadata, sampling inputs, hand-over of tokens.
   int64_t host_ns() const { return host_ns_; }
   int64_t activation_bytes() const { return memory_.total_bytes; }

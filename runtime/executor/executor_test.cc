@@ -1,6 +1,9 @@
 // The parts of the executor that need no plugin: where caches lie in their units, and what a step's metadata says.
 #include "runtime/executor/cache_layout.h"
 #include "runtime/executor/step_inputs.h"
+#include "runtime/executor/weight_traffic.h"
+
+#include <rt/plugin/op_defs.h>
 
 #include <gtest/gtest.h>
 
@@ -40,6 +43,44 @@ TEST(CacheLayout, UnitsHoldEveryLayerAlignedAndNothingOverlaps) {
   const auto views = BindViews(program, dtypes, layout, {int64_t{1} << 20, int64_t{1} << 22, 0}, &base);
   EXPECT_EQ(views[1].unit_stride_bytes * 5000, int64_t{5000} << 22);
   EXPECT_EQ(views[3].unit_stride_bytes, int64_t{1} << 20);
+}
+
+ProgramWeight Weight(std::vector<int64_t> dims) {
+  ProgramWeight weight;
+  weight.dims = std::move(dims);
+  return weight;
+}
+ProgramOp Reader(const char* op, std::vector<uint32_t> weights) {
+  ProgramOp reader;
+  reader.op = op;
+  reader.weights = std::move(weights);
+  return reader;
+}
+
+TEST(WeightTraffic, AStepReadsTheExpertsThatItsTokensChoose) {
+  const rt_attrs_moe attrs = {sizeof attrs, 8, 2, 1, 1, RT_ROUTER_SIGMOID, 1, 1.0f};
+  Program program;
+  for (int i = 0; i < 8; ++i) program.weights.push_back(Weight({100, 1}));
+  ProgramOp experts = Reader(RT_OP_MOE_EXPERTS, {0, 1, 2}), block = Reader(RT_OP_MOE_BLOCK, {3, 4, 5, 6, kNoId, 7, 7, 7});
+  for (ProgramOp* op : {&experts, &block}) op->attrs.assign(reinterpret_cast<const std::byte*>(&attrs), reinterpret_cast<const std::byte*>(&attrs) + sizeof attrs);
+  const std::vector<uint64_t> bytes(8, 6400);
+  program.ops = {experts};
+  EXPECT_EQ(StepWeightBytes(program, bytes, 1), 3 * 1600u) << "two of eight experts";
+  EXPECT_EQ(StepWeightBytes(program, bytes, 2), 3 * 2800u) << "the second token finds a quarter of its experts read already";
+  EXPECT_EQ(StepWeightBytes(program, bytes, 1000), 3 * 6400u);
+  program.ops = {block};
+  EXPECT_EQ(StepWeightBytes(program, bytes, 1), 6400u + 3 * 1600u + 6400u) << "the router and the shared expert are read whole";
+}
+
+TEST(WeightTraffic, EveryWeightCountsOnceAndAnEmbeddingByItsRows) {
+  Program program;
+  program.weights = {Weight({50, 4}), Weight({4, 4})};
+  program.ops = {Reader(RT_OP_EMBEDDING, {0}), Reader(RT_OP_LINEAR, {1}), Reader(RT_OP_LINEAR, {1})};
+  EXPECT_EQ(StepWeightBytes(program, {800, 64}, 1), 16u + 64u);
+  EXPECT_EQ(StepWeightBytes(program, {800, 64}, 3), 48u + 64u);
+  EXPECT_EQ(StepWeightBytes(program, {800, 64}, 500), 800u + 64u);
+  program.ops.push_back(Reader(RT_OP_LINEAR, {0}));  // tied: the head reads all of it
+  EXPECT_EQ(StepWeightBytes(program, {800, 64}, 1), 800u + 64u);
 }
 
 // Nothing is copied on a device whose memory the host can reach.
