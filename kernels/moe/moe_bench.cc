@@ -66,8 +66,27 @@ struct Setup {
   std::unique_ptr<ThreadPool> pool;
 };
 
+// The floor of few tokens: the weights read and nothing else.
+void BM_ReadWeights(benchmark::State& state) {
+  Setup setup(state);
+  const auto* words = static_cast<const int64_t*>(Shared().gate.get());
+  constexpr int64_t kLines = kShape.num_experts * kMatrix * 2 / 64;
+  for (auto _ : state) {
+    ParallelFor(setup.pool->parallel(), kLines, [&](int64_t begin, int64_t end, int) {
+      int64_t sum = 0;
+      for (int64_t line = begin; line < end; ++line) {
+        __builtin_prefetch(words + line * 8 + 64);
+        sum += words[line * 8];
+      }
+      benchmark::DoNotOptimize(sum);
+    });
+  }
+  setup.Report(state, kLines * 64.0, 0);
+}
+
 void BM_Experts(benchmark::State& state) {
   Setup setup(state);
+  const Weights& experts = Shared();  // made before the clock runs
   const int64_t tokens = setup.tokens;
   const Parallel parallel = setup.pool->parallel();
   std::vector<std::vector<int32_t>> ids;  // several choices, so that one token's experts come from memory
@@ -83,7 +102,7 @@ void BM_Experts(benchmark::State& state) {
   size_t i = 0;
   for (auto _ : state) {
     fn({kShape, tokens, x.get(), kShape.hidden_size, ids[i++ % ids.size()].data(), kShape.experts_per_token, weights.data(), kShape.experts_per_token, nullptr, 0,
-        Shared().gate.get(), Shared().up.get(), Shared().down.get(), y.get(), kShape.hidden_size, workspace.get()},
+        experts.gate.get(), experts.up.get(), experts.down.get(), y.get(), kShape.hidden_size, workspace.get()},
        parallel);
   }
   setup.Report(state, chosen * 3 * kMatrix * 2, static_cast<double>(tokens * kShape.experts_per_token));
@@ -132,6 +151,7 @@ void BM_Router(benchmark::State& state) {
 }
 
 void Shapes(benchmark::internal::Benchmark* b) { b->ArgNames({"avx512", "tokens"})->ArgsProduct({{0, 1}, {1, 16, 512}})->UseRealTime()->Unit(benchmark::kMillisecond); }
+BENCHMARK(BM_ReadWeights)->ArgNames({"avx512", "tokens"})->Args({0, 1})->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_Experts)->Apply(Shapes);
 BENCHMARK(BM_DenseOfTheSameWork)->Apply(Shapes);
 BENCHMARK(BM_Router)->Apply(Shapes);
