@@ -1,5 +1,7 @@
 // The oracle against the goldens: outputs of an independent implementation in float32, so the bound is that
 // of DESIGN-level acceptance for fp32 (5e-6 of the largest entry), far below what any wrong formula gives.
+#include "tests/oracle_model/kimi_linear_reference.h"
+#include "tests/oracle_model/model_reference.h"
 #include "tests/oracle_model/qwen3_5_reference.h"
 #include "tests/oracle_model/tensor_files.h"
 
@@ -30,8 +32,11 @@ struct ModelCase {
 void PrintTo(const ModelCase& model, std::ostream* out) { *out << model.name; }
 
 std::vector<ModelCase> Models() {
+  const auto models = std::filesystem::path(RT_TESTDATA_DIR) / "models";
   return {{"tiny-gdn", std::filesystem::path(RT_ZOO_DIR) / "tiny-gdn"},
-          {"qwen3_5_odd", std::filesystem::path(RT_TESTDATA_DIR) / "models/micro/qwen3_5_odd"}};
+          {"qwen3_5_odd", models / "micro/qwen3_5_odd"},
+          {"tiny-kda", models / "tiny-kda"},
+          {"kimi_linear", models / "micro/kimi_linear"}};
 }
 
 std::filesystem::path GoldenFolder(const std::string& name) {
@@ -68,14 +73,14 @@ Values ConvWindow(const Tensor& golden) {
 
 class OracleModel : public ::testing::TestWithParam<ModelCase> {
  protected:
-  OracleModel() : model_(GetParam().folder), golden_(GoldenFolder(GetParam().name)) {}
+  OracleModel() : model_(LoadReference(GetParam().folder)), golden_(GoldenFolder(GetParam().name)) {}
 
   std::vector<int32_t> PromptIds(const std::string& prompt) const {
     return Ids(golden_.ReadIntegers(prompt + ".input_ids"));
   }
 
-  void ExpectGolden(const std::string& prompt, const Qwen35Output& out, const Qwen35State& state) const {
-    const int64_t vocab = model_.config().vocab_size, hidden = model_.config().hidden_size;
+  void ExpectGolden(const std::string& prompt, const ModelOutput& out, const ModelState& state) const {
+    const int64_t vocab = model_->vocab_size(), hidden = model_->hidden_size();
     ExpectClose("logits", LastRow(out.logits, vocab), golden_.Read(prompt + ".logits_last").values, kGolden);
     int states = 0;
     for (std::size_t i = 0; i < out.hidden.size(); ++i) {
@@ -97,18 +102,18 @@ class OracleModel : public ::testing::TestWithParam<ModelCase> {
     }
   }
 
-  Qwen35Reference model_;
+  std::unique_ptr<ModelReference> model_;
   TensorFiles golden_;
 };
 
 TEST_P(OracleModel, EqualsTheGoldensInBothForms) {
   for (const std::string prompt : {"short", "long"}) {
-    Qwen35Output outputs[2];
-    Qwen35State states[2];
+    ModelOutput outputs[2];
+    ModelState states[2];
     for (const Form form : {Form::kComposite, Form::kParts}) {
       SCOPED_TRACE(prompt + (form == Form::kComposite ? ", composites" : ", parts"));
-      Qwen35State& state = states[static_cast<int>(form)] = model_.NewState();
-      outputs[static_cast<int>(form)] = model_.Forward(PromptIds(prompt), state, form);
+      ModelState& state = states[static_cast<int>(form)] = model_->NewState();
+      outputs[static_cast<int>(form)] = model_->Forward(PromptIds(prompt), state, form);
       ExpectGolden(prompt, outputs[static_cast<int>(form)], state);
     }
     ExpectClose("parts against composites", outputs[1].logits, outputs[0].logits, kExact);
@@ -117,13 +122,13 @@ TEST_P(OracleModel, EqualsTheGoldensInBothForms) {
 
 TEST_P(OracleModel, PrefillInPiecesEqualsOneShot) {
   const std::vector<int32_t> ids = PromptIds("long");
-  Qwen35State whole_state = model_.NewState(), state = model_.NewState();
-  const Values whole = model_.Forward(ids, whole_state, Form::kParts).logits;
+  ModelState whole_state = model_->NewState(), state = model_->NewState();
+  const Values whole = model_->Forward(ids, whole_state, Form::kParts).logits;
   Values pieces;
   auto next = ids.begin();
   for (const int64_t size : {1, 2, 0, 67, 1, 65, 11}) {
     const Values logits =
-        model_.Forward({next, next + size}, state, size % 2 == 0 ? Form::kComposite : Form::kParts).logits;
+        model_->Forward({next, next + size}, state, size % 2 == 0 ? Form::kComposite : Form::kParts).logits;
     pieces.insert(pieces.end(), logits.begin(), logits.end());
     next += size;
   }
@@ -145,11 +150,11 @@ TEST_P(OracleModel, GreedyDecodingGivesTheGoldenTokens) {
     const auto& steps = prompt.at("steps");
     std::size_t usable = 0;  // steps before the first margin that float32 rounding could turn
     while (usable < steps.size() && steps[usable].at("margin") >= kMargin) ++usable;
-    Qwen35State state = model_.NewState();
+    ModelState state = model_->NewState();
     std::vector<int32_t> next = prompt.at("input_ids");
     for (std::size_t step = 0; step < usable;) {
-      const Values logits = model_.Forward(next, state, Form::kParts).logits;
-      const int64_t vocab = model_.config().vocab_size;
+      const Values logits = model_->Forward(next, state, Form::kParts).logits;
+      const int64_t vocab = model_->vocab_size();
       const std::size_t rows = step == 0 ? 1 : next.size();
       for (std::size_t row = 0; row < rows; ++row, ++step) {
         const Values logprobs = oracle::LogSoftmax(View(logits).last((rows - row) * vocab).first(vocab));
