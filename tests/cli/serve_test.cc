@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 namespace rt::testing {
@@ -86,6 +88,37 @@ TEST(Serve, AnswersChatsStreamsAndTokenIdsAndReportsOnItself) {
   EXPECT_TRUE(Contains(unknown.body, "max_tokens")) << unknown.body;
   serve.Signal(SIGTERM);
   EXPECT_EQ(serve.Wait(), 0) << serve.Errors();
+}
+
+// A model whose weights take a while: the embedding of a large vocabulary, made from a seed, over four small layers.
+std::filesystem::path WriteSlowModel() {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / ("slow_model_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  json config = {{"architectures", {"Qwen3_5ForCausalLM"}}, {"model_type", "qwen3_5_text"}, {"vocab_size", 248320}, {"hidden_size", 1024}, {"intermediate_size", 256},
+                 {"num_hidden_layers", 4}, {"num_attention_heads", 4}, {"num_key_value_heads", 1}, {"head_dim", 64}, {"full_attention_interval", 4},
+                 {"linear_conv_kernel_dim", 4}, {"linear_key_head_dim", 32}, {"linear_value_head_dim", 32}, {"linear_num_key_heads", 4}, {"linear_num_value_heads", 4},
+                 {"rms_norm_eps", 1e-6}, {"tie_word_embeddings", true}};
+  std::ofstream(folder / "config.json") << config.dump();
+  return folder;
+}
+
+TEST(Serve, WhileWeightsLoadItIsAliveAndNotReady) {
+  const std::filesystem::path model = WriteSlowModel();
+  ServeProcess serve({"--set", "model.path=" + model.string(), "--set", "model.weights=random:1", "--set", "model.compute_dtype=bfloat16", "--set", "model.max_context=256"});
+  ASSERT_NE(serve.port(), 0) << serve.Errors();
+  // The socket is open before the weights are there.
+  const HttpResponse early = Fetch(serve.port(), "GET", "/ready");
+  EXPECT_EQ(early.status, 503) << early.body;
+  EXPECT_EQ(Fetch(serve.port(), "GET", "/health").status, 200);
+  EXPECT_EQ(Fetch(serve.port(), "POST", kTextPath, R"({"prompt":[1,2,3],"max_tokens":2})").status, 503);
+  ASSERT_TRUE(serve.WaitReady()) << serve.Errors();
+  EXPECT_EQ(Fetch(serve.port(), "GET", "/ready").status, 200);
+  const HttpResponse answer = Fetch(serve.port(), "POST", kTextPath, R"({"prompt":[1,2,3],"max_tokens":2,"temperature":0,"ignore_eos":true,"return_token_ids":true})");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(json::parse(answer.body)["choices"][0]["token_ids"].size(), 2u) << answer.body;
+  serve.Signal(SIGTERM);
+  EXPECT_EQ(serve.Wait(), 0) << serve.Errors();
+  std::filesystem::remove_all(model);
 }
 
 TEST(Serve, SigtermLetsAnOpenStreamFinishAndRefusesNewRequests) {
