@@ -1,4 +1,4 @@
-// The whole token mixer of a Gated DeltaNet layer between its input and output projections, fused:
+// The whole token mixer of a Gated DeltaNet or Kimi Delta Attention layer between its input and output projections, fused:
 //
 //   q, k, v = silu(causal conv of the raw projections)      causal_conv1d.h
 //   o       = gated delta rule(q, k, v, a, b)               gated_delta.h
