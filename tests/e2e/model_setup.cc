@@ -11,11 +11,15 @@ namespace rt::testing {
 
 void PrintTo(const ModelCase& model, std::ostream* out) { *out << model.name; }
 
-std::vector<ModelCase> Families() { return {{"tiny-gdn", std::filesystem::path(RT_ZOO_DIR) / "tiny-gdn"}}; }
+std::vector<ModelCase> Families() {
+  return {{"tiny-gdn", std::filesystem::path(RT_ZOO_DIR) / "tiny-gdn"},
+          {"tiny-kda", std::filesystem::path(RT_TESTDATA_DIR) / "models/tiny-kda"}};
+}
 
 std::vector<ModelCase> GoldenModels() {
   std::vector<ModelCase> models = Families();
-  models.push_back({"qwen3_5_odd", std::filesystem::path(RT_TESTDATA_DIR) / "models/micro/qwen3_5_odd"});
+  for (const char* name : {"qwen3_5_odd", "kimi_linear"})
+    models.push_back({name, std::filesystem::path(RT_TESTDATA_DIR) / "models/micro" / name});
   return models;
 }
 

@@ -26,6 +26,12 @@ RECORDED = {
         "bfloat16": {"arithmetic": 85.5, "copy": 98.5, "facts": 100.0, "words": 99.2, "names": 100.0, "recall_512": 65.0, "recall_2k": 27.0,
                      "recall_4k": 10.0},
     },
+    "tiny-kda": {
+        "float32": {"arithmetic": 84.0, "copy": 98.0, "facts": 100.0, "words": 100.0, "names": 100.0, "recall_512": 2.0, "recall_2k": 0.0,
+                    "recall_4k": 1.0},
+        "bfloat16": {"arithmetic": 83.5, "copy": 98.0, "facts": 100.0, "words": 100.0, "names": 100.0, "recall_512": 1.0, "recall_2k": 0.0,
+                     "recall_4k": 1.0},
+    },
 }
 MAX_TOKENS = {"arithmetic": 24, "copy": 48, "facts": 32, "words": 80, "names": 24, "recall_512": 24, "recall_2k": 24, "recall_4k": 24}
 PARALLEL = 16
@@ -118,7 +124,10 @@ def main():
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further settings of the server")
     parser.add_argument("--out", help="write the results and every wrong reply as JSON")
     args = parser.parse_args()
-    record = RECORDED[os.path.basename(os.path.normpath(args.model))][args.dtype]
+    model = os.path.basename(os.path.normpath(args.model))
+    if model not in RECORDED:
+        sys.exit(f"no accuracies are recorded for {model}; known: {', '.join(RECORDED)}")
+    record = RECORDED[model][args.dtype]
     results, failed = {}, []
     with Server(args) as server:
         for name in args.sets.split(","):
