@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks and measures a build in one call: the small model answers at both instruction set levels, then `runtime bench` of the small model and
-# of a synthetic 0.8B shape at the thread counts given (default: 2 and all). Works on a build folder or on a folder that carries bin/,
-# plugins/, share/ and lib/ to another machine.
+# Checks and measures a build in one call: the small models answer at both instruction set levels, then `runtime bench` of the small models
+# and of a synthetic 0.8B shape at the thread counts given (default: 2 and all). Works on a build folder or on a folder that carries bin/,
+# lib/ (libraries, and plugins in lib/deltart/plugins), share/ and testdata/models/tiny-kda to another machine. Kernel tests found in bin/
+# run first.
 #
 #     tools/measure.sh [FOLDER] [THREADS ...]
 set -uo pipefail
@@ -14,14 +15,22 @@ threads=("$@")
 runtime="$folder/bin/runtime"
 lscpu | grep -E "Model name|^CPU\(s\)|L2|L3" || true
 
-for isa in avx512bf16 avx2; do
-  for dtype in float32 bfloat16; do
-    chat=$("$runtime" generate --config configs/tiny-gdn.yaml --set model.compute_dtype=$dtype --set plugins.options.cpu.isa=$isa --set log.level=error --greedy --chat "What is 12 + 345?" 2>/dev/null | tail -1)
-    echo "check $isa $dtype: $chat"
+for test in gemm gated_delta gated_delta_channel linear_mixer latent_attention moe cpu_plugin; do
+  [ -x "$folder/bin/${test}_test" ] && echo "${test}_test: $("$folder/bin/${test}_test" 2>&1 | tail -1)"
+done
+small=("models/zoo/tiny-gdn" "$folder/testdata/models/tiny-kda")
+for model in "${small[@]}"; do
+  for isa in avx512bf16 avx2; do
+    for dtype in float32 bfloat16; do
+      chat=$("$runtime" generate --config configs/tiny-gdn.yaml --set model.path="$PWD/$model" --set model.compute_dtype=$dtype --set plugins.options.cpu.isa=$isa --set log.level=error --greedy --chat "What is 12 + 345?" 2>/dev/null | tail -1)
+      echo "check $(basename "$model") $isa $dtype: $chat"
+    done
   done
 done
 for t in "${threads[@]}"; do
   echo "== $t threads"
-  "$runtime" bench --config configs/tiny-gdn.yaml --set device.threads="$t" --decode-tokens 128 --repeats 5
+  for model in "${small[@]}"; do
+    "$runtime" bench --config configs/tiny-gdn.yaml --set model.path="$PWD/$model" --set device.threads="$t" --decode-tokens 128 --repeats 5
+  done
   "$runtime" bench --config configs/bench-qwen3.5-0.8b.yaml --set device.threads="$t" --decode-tokens 48 --repeats 3
 done
