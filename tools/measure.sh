@@ -15,6 +15,7 @@ threads=("$@")
 runtime="$folder/bin/runtime"
 lscpu | grep -E "Model name|^CPU\(s\)|L2|L3" || true
 
+[ -f "$folder/lib/deltart/plugins/librt_cpu.so" ] && export RT_TEST_CPU_PLUGIN="$PWD/$folder/lib/deltart/plugins/librt_cpu.so"
 for test in gemm gated_delta gated_delta_channel linear_mixer latent_attention moe cpu_plugin; do
   [ -x "$folder/bin/${test}_test" ] && echo "${test}_test: $("$folder/bin/${test}_test" 2>&1 | tail -1)"
 done
