@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks and measures a build in one call: the small models answer at both instruction set levels, then `runtime bench` of the small models
-# and of a synthetic 0.8B shape at the thread counts given (default: 2 and all). Works on a build folder or on a folder that carries bin/,
+# and of two synthetic shapes at the thread counts given (default: 2 and all). Works on a build folder or on a folder that carries bin/,
 # lib/ (libraries, and plugins in lib/deltart/plugins), share/ and testdata/models/tiny-kda to another machine. Kernel tests found in bin/
 # run first.
 #
@@ -33,5 +33,7 @@ for t in "${threads[@]}"; do
   for model in "${small[@]}"; do
     "$runtime" bench --config configs/tiny-gdn.yaml --set model.path="$PWD/$model" --set device.threads="$t" --decode-tokens 128 --repeats 5
   done
-  "$runtime" bench --config configs/bench-qwen3.5-0.8b.yaml --set device.threads="$t" --decode-tokens 48 --repeats 3
+  for shape in qwen3.5-0.8b kimi-linear-4l; do
+    "$runtime" bench --config configs/bench-$shape.yaml --set device.threads="$t" --decode-tokens 48 --repeats 3
+  done
 done
