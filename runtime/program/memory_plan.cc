@@ -69,7 +69,8 @@ MemoryPlan PlanMemory(const Program& program, const std::vector<const ProgramOp*
     i.bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     if (i.first >= 0 && value.view_of == kNoId) todo.push_back(i);
   }
-  std::stable_sort(todo.begin(), todo.end(), [](const Interval& a, const Interval& b) { return a.bytes > b.bytes; });
+  // Largest first, ties in program order.
+  std::sort(todo.begin(), todo.end(), [](const Interval& a, const Interval& b) { return a.bytes != b.bytes ? a.bytes > b.bytes : a.value < b.value; });
   std::vector<Interval> placed;
   for (const Interval& i : todo) {
     std::vector<std::pair<int64_t, int64_t>> busy;
