@@ -28,11 +28,17 @@ std::vector<json> JsonLines(const std::string& text) {
 const char kSumAnswer[] =
     "<think>\nones: 2 + 5 + 0 = 7\ntens: 1 + 4 + 0 = 5\nhundreds: 0 + 3 + 0 = 3\n</think>\n\n12 + 345 = 357";
 
-TEST(Generate, IdsGiveTheGoldenTokens) {
-  const json golden = GoldenPrompt("add");
+class GenerateOfFamily : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Families, GenerateOfFamily, ::testing::Values("tiny-gdn", "tiny-kda"),
+                         [](const auto& info) { return info.index == 0 ? "gdn" : "kda"; });
+
+TEST_P(GenerateOfFamily, IdsGiveTheGoldenTokens) {
+  const json golden = GoldenPrompt("add", GetParam());
   const RunResult run =
-      RunRuntime(TinyArguments("generate", {"--ids", Join(golden["input_ids"]), "--greedy", "--max-tokens",
-                                            "48", "--ignore-eos", "--json", "--logprobs", "2"}));
+      RunRuntime(TinyArguments("generate",
+                               {"--ids", Join(golden["input_ids"]), "--greedy", "--max-tokens", "48",
+                                "--ignore-eos", "--json", "--logprobs", "2"},
+                               GetParam()));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const json answer = json::parse(run.out);
   EXPECT_EQ(answer["token_ids"], golden["tokens"]) << answer["text"];

@@ -83,20 +83,24 @@ RunResult RunRuntime(const std::vector<std::string>& arguments, const std::strin
   return result;
 }
 
-std::vector<std::string> TinyArguments(const std::string& command, const std::vector<std::string>& more) {
+std::vector<std::string> TinyArguments(const std::string& command, const std::vector<std::string>& more,
+                                       const std::string& model) {
   std::vector<std::string> arguments = {command,
                                         "--config",
-                                        RT_SOURCE_DIR "/configs/tiny-gdn.yaml",
+                                        RT_SOURCE_DIR "/configs/" + model + ".yaml",
                                         "--set",
                                         "model.compute_dtype=float32",
                                         "--set",
                                         "device.threads=1"};
+  // Its configuration names the release build's folder; any build tests its own.
+  if (model == "tiny-kda")
+    arguments.insert(arguments.end(), {"--set", "model.path=" RT_TESTDATA_DIR "/models/tiny-kda"});
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
 
-nlohmann::json GoldenPrompt(const std::string& name) {
-  std::ifstream in(RT_TESTDATA_DIR "/golden/tiny-gdn/prompts.json");
+nlohmann::json GoldenPrompt(const std::string& name, const std::string& model) {
+  std::ifstream in(RT_TESTDATA_DIR "/golden/" + model + "/prompts.json");
   const nlohmann::json golden = nlohmann::json::parse(in);
   for (const nlohmann::json& prompt : golden.at("prompts")) {
     if (prompt.at("name") == name) return prompt;

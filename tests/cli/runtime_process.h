@@ -20,11 +20,13 @@ struct RunResult {
 RunResult RunRuntime(const std::vector<std::string>& arguments, const std::string& input = "",
                      int timeout_s = 60);
 
-// The small model in float32, on one thread because tests share the machine: `command` and what follows `--config`.
-std::vector<std::string> TinyArguments(const std::string& command, const std::vector<std::string>& more = {});
+// A shipped small model, one a family, in float32, on one thread because tests share the machine: `command`
+// and what follows `--config`.
+std::vector<std::string> TinyArguments(const std::string& command, const std::vector<std::string>& more = {},
+                                       const std::string& model = "tiny-gdn");
 
-// A golden prompt of the small model: name, input_ids, tokens, text, …
-nlohmann::json GoldenPrompt(const std::string& name);
+// A golden prompt of a small model: name, input_ids, tokens, text, …
+nlohmann::json GoldenPrompt(const std::string& name, const std::string& model = "tiny-gdn");
 
 // `runtime serve` on a free port. Killed by the destructor if it still runs.
 class ServeProcess {

@@ -73,6 +73,24 @@ TEST(Explain, JsonNamesEveryOpWithItsKernelAndTheReasonsOfTheOthers) {
   EXPECT_NE(report["program"].get<std::string>().find("linear_mixer"), std::string::npos);
 }
 
+TEST(Explain, ASecondFamilyIsExplainedByTheSameWords) {
+  const RunResult run = RunRuntime(TinyArguments("explain", {"--json"}, "tiny-kda"));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const json report = json::parse(run.out);
+  std::set<std::string> ops, caches;
+  for (const json& decision : report["decisions"]) {
+    ops.insert(decision["op"]);
+    EXPECT_TRUE(decision["decomposed"].get<bool>() || decision["chosen"].is_object()) << decision.dump(2);
+    if (decision["op"] == "linear_mixer") {
+      EXPECT_EQ(decision["columns"]["gate_width"], "128");
+    }
+  }
+  for (const char* op : {"linear_mixer", "mla_mixer", "moe_block", "moe_router", "moe_experts"})
+    EXPECT_TRUE(ops.count(op) == 1) << op << " is not in the report";
+  for (const json& cache : report["caches"]) caches.insert(cache["name"]);
+  EXPECT_EQ(caches, (std::set<std::string>{"conv_state", "latent_kv", "recurrent_state"}));
+}
+
 TEST(Explain, TextTellsWhatDecidedTheState) {
   const RunResult run = RunRuntime(TinyArguments("explain", {"--set", "cache.state_dtype=bfloat16"}));
   ASSERT_EQ(run.exit_code, 0) << run.err;
