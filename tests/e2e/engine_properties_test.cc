@@ -265,9 +265,16 @@ EngineConfig RoomForThree(EngineConfig config, const DeviceRunner& runner) {
 TEST_P(EngineProperties, APoolForThreeSequencesServesTwentyByPreemption) {
   const int tokens = 120;
   auto requests = DrawRequests(Scaled(20, 6), 100, tokens);
-  for (GenerationRequest& request : requests) {
-    request.prompt_ids.insert(request.prompt_ids.end(), text_.begin(), text_.begin() + 100);
-    request.stop.max_tokens = tokens;
+  // Ending in a question of the goldens: the answer to a question is surer, and so comparable for longer, than the continuation of prose.
+  std::vector<GoldenPrompt> questions = ReadGoldenPrompts(GetParam().model.name);
+  std::erase_if(questions, [](const GoldenPrompt& q) { return q.input_ids.size() > 64; });
+  ASSERT_FALSE(questions.empty());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    std::vector<int32_t>& ids = requests[i].prompt_ids;
+    ids.insert(ids.end(), text_.begin(), text_.begin() + 100);
+    const std::vector<int32_t>& question = questions[i % questions.size()].input_ids;
+    ids.insert(ids.end(), question.begin(), question.end());
+    requests[i].stop.max_tokens = tokens;
   }
   ModelSetup setup = Uncut();
   setup.state_dtype =
