@@ -70,9 +70,9 @@ Loaded Load(const std::string& options, Status* status) {
   return loaded;
 }
 
-// One instance per level for the whole test program.
+// One instance per level for the whole test program; never destroyed, so that their contexts stay reachable.
 const Loaded& Level(const std::string& isa) {
-  static std::map<std::string, Loaded> levels;
+  static auto& levels = *new std::map<std::string, Loaded>;
   const auto it = levels.find(isa);
   if (it != levels.end()) return it->second;
   Status status;

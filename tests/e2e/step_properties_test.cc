@@ -344,7 +344,8 @@ TEST_P(StepProperties, TheNumberOfThreadsChangesNoBit) {
 
 // Denying the kernels of a composite makes the runtime plan its decomposition. In float32 that is the same
 // arithmetic up to its order; in bf16 the pieces round what the composite keeps in float32 between them, so
-// only float32 is compared. Each composite that runs whole here is taken apart alone, then all together.
+// only float32 is compared. Each composite that runs whole here is taken apart alone, then all together. No
+// plugin has kernels for the pieces of attention_mixer: denying it must say so.
 TEST_P(StepProperties, DecompositionsGiveTheTokensOfTheirComposites) {
   if (!GetParam().f32()) return;
   const std::vector<int32_t> ids = DrawText(90);
@@ -355,6 +356,17 @@ TEST_P(StepProperties, DecompositionsGiveTheTokensOfTheirComposites) {
     const ops::OpDef* def = ops::FindOp(stage.op.op, stage.op.version);
     ASSERT_NE(def, nullptr) << stage.op.op;
     if (def->composite) composites.insert(stage.op.op + "*");
+  }
+  const std::string without_pieces = std::string(RT_OP_ATTENTION_MIXER) + "*";
+  if (composites.erase(without_pieces) > 0) {
+    ModelSetup setup = MakeSetup();
+    setup.deny = {without_pieces};
+    try {
+      OpenSession(setup);
+      ADD_FAILURE() << "the pieces of attention_mixer run: compare them like the others";
+    } catch (const std::runtime_error& error) {
+      EXPECT_NE(std::string(error.what()).find("no loaded plugin offers " RT_OP_QK_NORM_ROPE), std::string::npos) << error.what();
+    }
   }
   ASSERT_GE(composites.size(), 2u) << "too few composites run whole: this test shows nothing";
   std::vector<std::vector<std::string>> cases;
