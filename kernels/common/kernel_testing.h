@@ -12,20 +12,10 @@
 
 #include "kernels/common/isa_testing.h"
 #include "kernels/common/parallel.h"
+#include "kernels/common/sanitized.h"
 #include "kernels/common/types.h"
 
 namespace rt::kernels {
-
-// Sanitizers make a test ten to fifty times slower: loops over many sizes take larger steps there.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-template <typename T>
-constexpr T Scaled(T release, T sanitized) {
-  return kSanitized ? sanitized : release;
-}
 
 // A row-strided matrix of act-dtype values between canary borders. Gaps between rows and the borders hold the canary byte.
 class TestMatrix {

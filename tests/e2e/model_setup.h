@@ -1,6 +1,7 @@
 // Which model a test runs and how it is configured, and the opening of a session for it.
 #pragma once
 
+#include "kernels/common/sanitized.h"
 #include "runtime/session/session.h"
 
 #include <filesystem>
@@ -43,16 +44,8 @@ struct ModelSetup {
 // Everything of start-up but the engine. Throws std::runtime_error with the stage's message.
 std::unique_ptr<Session> OpenSession(const ModelSetup& setup);
 
-// Sanitizers make every step ten to fifty times slower: repetition counts go through this.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-template <typename T>
-constexpr T Scaled(T release, T sanitized) {
-  return kSanitized ? sanitized : release;
-}
+using kernels::kSanitized;
+using kernels::Scaled;
 
 // "tiny-gdn" -> "tiny_gdn": what a test name may hold.
 std::string TestName(std::string text);
