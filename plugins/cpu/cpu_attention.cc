@@ -62,17 +62,12 @@ class AttentionPlan : public plugin::Plan {
   Status Execute(const rt_exec_args& a) override {
     const StepView::Phase& phase = backend_->view().phase(a.phase);
     if (phase.num_tokens == 0) return Status::Ok();
-    const rt_step_meta& meta = backend_->view().meta();
     const Matrix q = MatrixOf(*a.inputs[0]), k = MatrixOf(*a.inputs[1]), v = MatrixOf(*a.inputs[2]), y = MatrixOf(*a.outputs[0]);
     kernels::AttentionArgs args = {};
     args.shape = shape_;
     args.shape.q_norm = Norm(a, 0);
     args.shape.k_norm = Norm(a, 1);
-    args.num_sequences = phase.num_sequences;
-    args.cu_seqlens = meta.cu_seqlens + phase.first_sequence;  // absolute rows
-    args.context_lens = meta.context_lens + phase.first_sequence;
-    args.max_blocks = meta.max_blocks_per_sequence;
-    args.block_table = meta.block_table + static_cast<int64_t>(phase.first_sequence) * meta.max_blocks_per_sequence;
+    PlaceSequences(backend_->view().meta(), phase, &args);
     args.q = q.data;
     args.q_stride = q.stride;
     args.k = k.data;

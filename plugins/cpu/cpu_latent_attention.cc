@@ -50,15 +50,10 @@ class LatentAttentionPlan : public plugin::Plan {
   Status Execute(const rt_exec_args& a) override {
     const StepView::Phase& phase = c_.view->phase(a.phase);
     if (phase.num_tokens == 0) return Status::Ok();
-    const rt_step_meta& meta = c_.view->meta();
     const Matrix q = MatrixOf(*a.inputs[0]), kv_a = MatrixOf(*a.inputs[1]), y = MatrixOf(*a.outputs[0]);
     kernels::LatentAttentionArgs args = {};
     args.shape = ShapeOf(c_.attrs);
-    args.num_sequences = phase.num_sequences;
-    args.cu_seqlens = meta.cu_seqlens + phase.first_sequence;  // absolute rows
-    args.context_lens = meta.context_lens + phase.first_sequence;
-    args.max_blocks = meta.max_blocks_per_sequence;
-    args.block_table = meta.block_table + static_cast<int64_t>(phase.first_sequence) * meta.max_blocks_per_sequence;
+    PlaceSequences(c_.view->meta(), phase, &args);
     args.q = q.data;
     args.q_stride = q.stride;
     args.kv_a = kv_a.data;
