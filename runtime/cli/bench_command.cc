@@ -197,7 +197,7 @@ ExitCode RunBench(const BenchOptions& options) {
   json report = {{"model", session.model_name()},
                  {"compute_dtype", session.config().model.compute_dtype},
                  {"device", {{"name", session.device().info.name}, {"arch", session.device().info.arch}, {"threads", threads}}},
-                 {"read_bandwidth_gb_s", floor_gbs},
+                 {"read_bandwidth_gb_s", floor_gbs > 0 ? json(floor_gbs) : json()},  // null: not measured
                  {"weight_bytes", session.runner()->weight_bytes()},
                  {"weight_bytes_per_token", session.runner()->weight_bytes_per_token()},
                  {"state_slot_bytes", session.runner()->cache_geometry().state_slot_bytes}};
@@ -227,7 +227,7 @@ ExitCode RunBench(const BenchOptions& options) {
                                 {"bytes_per_step", bytes},
                                 {"bytes_per_token", bytes / batch},
                                 {"gb_per_s", gbs},
-                                {"share_of_read_floor", floor_gbs > 0 ? gbs / floor_gbs : 0},
+                                {"share_of_read_floor", floor_gbs > 0 ? json(gbs / floor_gbs) : json()},
                                 {"engine_overhead_us_per_step", Median(engine_us)},
                                 {"metadata_us_per_step", Median(runner_us)}});
   }
@@ -238,11 +238,14 @@ ExitCode RunBench(const BenchOptions& options) {
     std::printf("%s\n", report.dump(2).c_str());
     return ExitCode::kOk;
   }
-  std::printf("%s, %s, on %s [%s], %d threads; memory reads %.1f GB/s\n", session.model_name().c_str(), session.config().model.compute_dtype.c_str(), session.device().info.name, session.device().info.arch, threads, floor_gbs);
+  std::printf("%s, %s, on %s [%s], %d threads; %s\n", session.model_name().c_str(), session.config().model.compute_dtype.c_str(), session.device().info.name, session.device().info.arch, threads,
+              floor_gbs > 0 ? fmt::format("memory reads {:.1f} GB/s", floor_gbs).c_str() : "memory reads not measured");
   std::printf("prefill  %4d tokens          %9.1f tok/s\n", options.prompt_tokens, Median(prefill));
   for (const json& d : report["decode"]) {
-    std::printf("decode   batch %-3d            %9.1f tok/s  %9.1f us/step  %8.2f MB/step  %6.2f GB/s = %5.1f %% of reads  overhead %.1f + %.1f us\n", d["batch"].get<int>(), d["tokens_per_s"].get<double>(), d["step_us"].get<double>(),
-                d["bytes_per_step"].get<double>() / 1e6, d["gb_per_s"].get<double>(), 100 * d["share_of_read_floor"].get<double>(), d["engine_overhead_us_per_step"].get<double>(), d["metadata_us_per_step"].get<double>());
+    const json& share = d["share_of_read_floor"];
+    const std::string of_reads = share.is_null() ? "" : fmt::format(" = {:5.1f} % of reads", 100 * share.get<double>());
+    std::printf("decode   batch %-3d            %9.1f tok/s  %9.1f us/step  %8.2f MB/step  %6.2f GB/s%s  overhead %.1f + %.1f us\n", d["batch"].get<int>(), d["tokens_per_s"].get<double>(), d["step_us"].get<double>(),
+                d["bytes_per_step"].get<double>() / 1e6, d["gb_per_s"].get<double>(), of_reads.c_str(), d["engine_overhead_us_per_step"].get<double>(), d["metadata_us_per_step"].get<double>());
   }
   return ExitCode::kOk;
 }
